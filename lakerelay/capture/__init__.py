@@ -1,0 +1,1 @@
+"""From MySQL to Kafka: runs in an Airflow worker, never imports pyspark."""

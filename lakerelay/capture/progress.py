@@ -1,0 +1,231 @@
+"""What a pipeline has done so far, readable from any host: one compacted Kafka topic, the newest record of each key counts."""
+
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from pydantic import TypeAdapter
+
+from lakerelay.capture import topics
+from lakerelay.capture.binlog import Position
+from lakerelay.config import Settings
+from lakerelay.errors import ProgressError
+
+
+@dataclass(frozen=True)
+class KeyRange:
+    """lower <= column < upper; the bounds are SQL literals, None means open."""
+
+    column: str
+    lower: str | None
+    upper: str | None
+
+    def __str__(self) -> str:
+        return f"{self.lower or '-∞'} ≤ {self.column} < {self.upper or '∞'}"
+
+
+@dataclass(frozen=True)
+class RelayRecord:
+    """One relay: a group of whole tables, or one key range of one table. Times are Unix seconds, 0.0 = not yet."""
+
+    kind: ClassVar[str] = "relay"
+
+    id: str
+    load: str
+    tables: tuple[str, ...]
+    range: KeyRange | None = None
+    state: str = "planned"  # planned | scanning | scanned | failed
+    attempt: int = 0
+    topics: dict[str, str] = field(default_factory=dict)  # table → data topic of this attempt
+    schema_topic: str = ""
+    rows: dict[str, int] = field(default_factory=dict)  # table → rows as Debezium counted them
+    position: Position | None = None  # where the scan's view of the tables stands
+    error: str = ""
+    planned_at: float = 0.0
+    started_at: float = 0.0
+    scanned_at: float = 0.0
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}/{self.id}"
+
+
+@dataclass(frozen=True)
+class TableRecord:
+    """One load of one table; loaded when its rows stand in the lake by one commit."""
+
+    kind: ClassVar[str] = "table"
+
+    table: str
+    load: str
+    requested_by: str  # the run that planned this load
+    relays: tuple[str, ...]
+    state: str = "planned"  # planned | loaded
+    rows: int = 0
+    position: Position | None = None
+    commit: str = ""  # Hudi instant
+    planned_at: float = 0.0
+    loaded_at: float = 0.0
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}/{self.table}"
+
+
+@dataclass(frozen=True)
+class PositionRecord:
+    """P0: every change after it is captured."""
+
+    kind: ClassVar[str] = "position"
+
+    position: Position
+    server_uuid: str
+    fixed_at: float
+
+    @property
+    def key(self) -> str:
+        return self.kind
+
+
+@dataclass(frozen=True)
+class VerifyRecord:
+    """The source's side of a comparison: rows and one checksum a column, at a moment."""
+
+    kind: ClassVar[str] = "verify"
+
+    table: str
+    columns: tuple[str, ...]
+    source_rows: int
+    source_checksums: dict[str, str]
+    position: Position | None = None
+    checked_at: float = 0.0
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}/{self.table}"
+
+
+@dataclass(frozen=True)
+class StreamRecord:
+    """The newest micro-batch: table → its rows, lag in events, commit."""
+
+    kind: ClassVar[str] = "stream"
+
+    batch: int
+    written_at: float
+    tables: dict[str, dict[str, Any]]
+
+    @property
+    def key(self) -> str:
+        return self.kind
+
+
+Record = RelayRecord | TableRecord | PositionRecord | VerifyRecord | StreamRecord
+_RECORDS: dict[str, TypeAdapter[Any]] = {record.kind: TypeAdapter(record) for record in (RelayRecord, TableRecord, PositionRecord, VerifyRecord, StreamRecord)}
+
+
+@dataclass(frozen=True)
+class State:
+    """All records at one moment."""
+
+    position: PositionRecord | None = None
+    relays: dict[str, RelayRecord] = field(default_factory=dict)
+    tables: dict[str, TableRecord] = field(default_factory=dict)
+    verified: dict[str, VerifyRecord] = field(default_factory=dict)
+    stream: StreamRecord | None = None
+
+
+class Progress:
+    """Reader and writer of the progress topic; a context manager.
+
+    Raises ProgressError when Kafka does not answer within `timeout` seconds.
+    """
+
+    def __init__(self, settings: Settings, timeout: float = 30.0) -> None:
+        self._settings, self._timeout = settings, timeout
+        self._topic = topics.progress(settings)
+        self._records: dict[str, Record] = {}
+        self._next = 0  # offset of the first record not read yet
+
+    def __enter__(self) -> Self:
+        topics.create(self._settings, {self._topic: topics.COMPACTED})
+        servers = {"bootstrap.servers": self._settings.kafka.bootstrap_servers}
+        self._consumer = Consumer(
+            servers
+            | {
+                "group.id": self._topic,  # asked for by the client; offsets are never committed
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 20,  # the end of the topic is known after one empty fetch
+            }
+        )
+        self._producer = Producer(servers | {"acks": "all", "enable.idempotence": True, "linger.ms": 0})
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._consumer.close()
+
+    def read(self) -> State:
+        """The newest record of every key, up to the topic's end at the time of the call."""
+        deadline = time.monotonic() + self._timeout
+        # A fresh assignment reports the end anew; without one the client would go on fetching between two reads.
+        self._consumer.assign([TopicPartition(self._topic, 0, self._next)])
+        try:
+            while not self._take(self._consumer.poll(1.0)):
+                if time.monotonic() > deadline:
+                    raise self._error("The progress topic cannot be read.", "no answer")
+        finally:
+            self._consumer.unassign()
+        return self._state()
+
+    def write(self, *records: Record) -> None:
+        """Append the records, and return when all in-sync replicas have them."""
+        failed: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _: object) -> None:
+            if error:
+                failed.append(error)
+
+        try:
+            for record in records:
+                self._producer.produce(self._topic, key=record.key, value=_RECORDS[record.kind].dump_json(record), on_delivery=delivered)
+            missing = self._producer.flush(self._timeout)
+        except (KafkaException, BufferError) as error:
+            raise self._error("The progress topic cannot be written.", error) from error
+        if missing or failed:
+            raise self._error("The progress topic cannot be written.", failed[0] if failed else "no answer")
+
+    def _take(self, message: Message | None) -> bool:
+        """Remember one record; true at the end of the topic."""
+        if message is None:
+            return False
+        if problem := message.error():
+            if problem.code() == KafkaError._PARTITION_EOF:
+                return True
+            if problem.retriable():
+                return False
+            raise self._error("The progress topic cannot be read.", problem)
+        self._next = (message.offset() or 0) + 1
+        key = (message.key() or b"").decode()
+        if (value := message.value()) is None:
+            self._records.pop(key, None)
+        elif adapter := _RECORDS.get(key.partition("/")[0]):
+            self._records[key] = adapter.validate_json(value)
+        return False
+
+    def _state(self) -> State:
+        every = list(self._records.values())
+        return State(
+            position=next((each for each in every if isinstance(each, PositionRecord)), None),
+            relays={each.id: each for each in every if isinstance(each, RelayRecord)},
+            tables={each.table: each for each in every if isinstance(each, TableRecord)},
+            verified={each.table: each for each in every if isinstance(each, VerifyRecord)},
+            stream=next((each for each in every if isinstance(each, StreamRecord)), None),
+        )
+
+    def _error(self, what: str, why: object) -> ProgressError:
+        facts = {"topic": self._topic, "servers": self._settings.kafka.bootstrap_servers, "why": str(why)}
+        return ProgressError(what, safe="What was recorded before stands.", todo="See that Kafka runs, then run the task again.", **facts)
