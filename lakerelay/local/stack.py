@@ -1,0 +1,141 @@
+"""The servers of the embedded stack, in the order they are started in; stopped in the reverse one."""
+
+import fcntl
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from lakerelay.config import Local, Settings
+from lakerelay.errors import StackError
+from lakerelay.local import check, jars, mysql, native, secrets
+from lakerelay.local.connect import Connect
+from lakerelay.local.kafka import Kafka
+from lakerelay.local.mysql import Mysql
+from lakerelay.local.process import Process
+
+_STOP_SECONDS = 40.0
+_POLL_SECONDS = 0.2
+
+
+class Server(Protocol):
+    """`ports`: setting → port. `gigabytes`: memory it grows to. `seconds`: how long its start may take."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def ports(self) -> dict[str, int]: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def gigabytes(self) -> float: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def command(self) -> list[str]: ...
+    @property
+    def environment(self) -> dict[str, str]: ...
+    def prepare(self) -> None: ...
+    def is_ready(self) -> bool: ...
+
+
+SERVERS: dict[str, Callable[[Settings], Server]] = {"mysql": Mysql, "kafka": Kafka, "connect": Connect}
+
+
+@dataclass(frozen=True)
+class Status:
+    """`pid` is None when the server is down."""
+
+    name: str
+    address: str
+    pid: int | None
+    ready: bool
+
+
+def up(settings: Settings, servers: Sequence[str] = tuple(SERVERS), say: Callable[[str], None] = print) -> None:
+    """Start what is not running yet and wait until it is ready. Raises StackError, before anything starts where it can be known before."""
+    local = _local(settings)
+    chosen = [make(settings) for name, make in SERVERS.items() if name in servers]
+    with _only_one(local):
+        secrets.folder(local)
+        down = [server for server in chosen if Process(server.name, local.folder).find() is None]
+        check.before_start(local.folder, down)
+        jars.fetch(say)
+        if any(server.name == "mysql" for server in down) and mysql.on_path() is None:
+            native.install(mysql.LIBRARIES, local.folder, say)
+        for server in chosen:
+            began = time.monotonic()
+            word = _start(server, Process(server.name, local.folder))
+            say(f"{server.name:<9} {word:<8} {server.address:<26} {time.monotonic() - began:.1f} s")
+
+
+def down(settings: Settings, *, erase: bool = False, say: Callable[[str], None] = print) -> None:
+    """Stop all servers, those started last first. `erase` then removes the stack's folder: data, logs, passwords, lake."""
+    local = _local(settings)
+    if not local.folder.exists():
+        say(f"nothing at  {local.folder}")
+        return
+    with _only_one(local):
+        for name in reversed(SERVERS):
+            stopped = Process(name, local.folder).stop(_STOP_SECONDS)
+            say(f"{name:<9} {'stopped' if stopped else 'was down'}")
+        if erase:
+            shutil.rmtree(local.folder)
+            say(f"erased    {local.folder}")
+
+
+def status(settings: Settings) -> list[Status]:
+    local = _local(settings)
+    found = []
+    for name, make in SERVERS.items():
+        process, server = Process(name, local.folder).find(), make(settings)
+        found.append(Status(name, server.address, process.pid if process else None, process is not None and server.is_ready()))
+    return found
+
+
+def _start(server: Server, process: Process) -> str:
+    """Returns the word for it. A server that is running is waited for too: an earlier `up` may have been interrupted."""
+    word = "running"
+    if process.find() is None:
+        server.prepare()
+        process.start(server.command, server.environment)
+        word = "ready"
+    deadline = time.monotonic() + server.seconds
+    while not server.is_ready():
+        if process.find() is None:
+            raise StackError(f"{server.name} ended while it started:\n{process.last_lines()}\n", safe="Data are kept.", todo="", log=str(process.log))
+        if time.monotonic() > deadline:
+            raise StackError(
+                f"{server.name} is not ready after {server.seconds:.0f} s:\n{process.last_lines()}\n",
+                safe="Data are kept.",
+                todo="Run `lakerelay up` again to wait on, or `lakerelay down` to stop it.",
+                log=str(process.log),
+            )
+        time.sleep(_POLL_SECONDS)
+    return word
+
+
+def _local(settings: Settings) -> Local:
+    if settings.local is None:
+        raise StackError("The settings have no section [local].", todo="Add it to have an embedded stack; without it the servers are your own.")
+    return settings.local
+
+
+@contextmanager
+def _only_one(local: Local) -> Iterator[None]:
+    """One `up` or `down` at a time for a folder."""
+    try:
+        local.folder.mkdir(parents=True, exist_ok=True)
+        lock = (local.folder / "lock").open("w")
+    except OSError as error:
+        raise StackError(
+            f"The stack's folder cannot be written: {error.strerror}.", todo="Set `folder` in [local] to one that can.", folder=str(local.folder)
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StackError("Another `lakerelay up` or `down` is at work on this folder.", todo="Wait for it.", folder=str(local.folder)) from error
+        yield
