@@ -56,15 +56,19 @@ def down(erase: Annotated[bool, typer.Option(help="Also remove data, logs, passw
 @told
 def status() -> None:
     """Show which servers run, and where."""
-    from lakerelay.local import stack
+    from lakerelay.local import airflow, stack
 
+    settings = config.load()
+    servers = stack.status(settings)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("server", "state", "address", "pid"):
         table.add_column(column)
-    for server in stack.status(config.load()):
+    for server in servers:
         state = "ready" if server.ready else "not ready" if server.pid else "down"
         table.add_row(server.name, state, server.address, str(server.pid or ""))
     console.print(table)
+    if settings.local and any(server.name == "airflow" and server.pid for server in servers):
+        say(f"Airflow's UI: user {airflow.USER}, password in {airflow.users_file(settings.local)}")
 
 
 if __name__ == "__main__":

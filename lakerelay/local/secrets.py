@@ -2,7 +2,9 @@
 
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from lakerelay.config import Local
 
@@ -16,11 +18,11 @@ def folder(local: Local) -> Path:
     return path
 
 
-def read(local: Local, name: str) -> str:
-    """The secret `name`, generated on first use."""
+def read(local: Local, name: str, make: Callable[[], str] = lambda: secrets.token_urlsafe(24)) -> str:
+    """The secret `name`, made on first use."""
     file = folder(local) / name
     if not file.exists():
-        write(file, secrets.token_urlsafe(24))
+        write(file, make())
     return file.read_text()
 
 
@@ -33,10 +35,14 @@ def source_password(local: Local) -> str:
 
 
 def write(file: Path, text: str) -> None:
-    """Whole or not at all, and never readable by others, not even for a moment."""
+    """Whole or not at all."""
     part = file.with_suffix(".part")
-    part.unlink(missing_ok=True)
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as opened:
+    with create(part) as opened:
         opened.write(text)
     part.replace(file)
+
+
+def create(file: Path) -> TextIO:
+    """A new file that others cannot read, not even for a moment."""
+    file.unlink(missing_ok=True)
+    return os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w")

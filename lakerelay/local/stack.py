@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 from lakerelay.config import Local, Settings
 from lakerelay.errors import StackError
 from lakerelay.local import check, jars, mysql, native, secrets
+from lakerelay.local.airflow import ApiServer, DagProcessor, Scheduler
 from lakerelay.local.connect import Connect
 from lakerelay.local.kafka import Kafka
 from lakerelay.local.mysql import Mysql
@@ -41,7 +43,14 @@ class Server(Protocol):
     def is_ready(self) -> bool: ...
 
 
-SERVERS: dict[str, Callable[[Settings], Server]] = {"mysql": Mysql, "kafka": Kafka, "connect": Connect}
+SERVERS: dict[str, Callable[[Settings], Server]] = {
+    "mysql": Mysql,
+    "kafka": Kafka,
+    "connect": Connect,
+    "airflow": ApiServer,
+    "airflow-scheduler": Scheduler,
+    "airflow-dags": DagProcessor,
+}
 
 
 @dataclass(frozen=True)
@@ -55,9 +64,12 @@ class Status:
 
 
 def up(settings: Settings, servers: Sequence[str] = tuple(SERVERS), say: Callable[[str], None] = print) -> None:
-    """Start what is not running yet and wait until it is ready. Raises StackError, before anything starts where it can be known before."""
+    """Start what is not running yet and wait until it is ready; `airflow` among `servers` means all its processes.
+
+    Raises StackError, before anything starts where it can be known before.
+    """
     local = _local(settings)
-    chosen = [make(settings) for name, make in SERVERS.items() if name in servers]
+    chosen = [make(settings) for name, make in SERVERS.items() if name.partition("-")[0] in servers]
     with _only_one(local):
         secrets.folder(local)
         down = [server for server in chosen if Process(server.name, local.folder).find() is None]
@@ -65,25 +77,23 @@ def up(settings: Settings, servers: Sequence[str] = tuple(SERVERS), say: Callabl
         jars.fetch(say)
         if any(server.name == "mysql" for server in down) and mysql.on_path() is None:
             native.install(mysql.LIBRARIES, local.folder, say)
-        for server in chosen:
-            began = time.monotonic()
-            word = _start(server, Process(server.name, local.folder))
-            say(f"{server.name:<9} {word:<8} {server.address:<26} {time.monotonic() - began:.1f} s")
+        for _, together in groupby(chosen, key=lambda server: server.name.partition("-")[0]):
+            _start(list(together), local, say)
 
 
 def down(settings: Settings, *, erase: bool = False, say: Callable[[str], None] = print) -> None:
     """Stop all servers, those started last first. `erase` then removes the stack's folder: data, logs, passwords, lake."""
     local = _local(settings)
     if not local.folder.exists():
-        say(f"nothing at  {local.folder}")
+        say(f"nothing at {local.folder}")
         return
     with _only_one(local):
         for name in reversed(SERVERS):
             stopped = Process(name, local.folder).stop(_STOP_SECONDS)
-            say(f"{name:<9} {'stopped' if stopped else 'was down'}")
+            say(f"{name:<17}  {'stopped' if stopped else 'was down'}")
         if erase:
             shutil.rmtree(local.folder)
-            say(f"erased    {local.folder}")
+            say(f"erased {local.folder}")
 
 
 def status(settings: Settings) -> list[Status]:
@@ -95,13 +105,22 @@ def status(settings: Settings) -> list[Status]:
     return found
 
 
-def _start(server: Server, process: Process) -> str:
-    """Returns the word for it. A server that is running is waited for too: an earlier `up` may have been interrupted."""
-    word = "running"
-    if process.find() is None:
-        server.prepare()
-        process.start(server.command, server.environment)
-        word = "ready"
+def _start(servers: Sequence[Server], local: Local, say: Callable[[str], None]) -> None:
+    """Start those that are down side by side, then wait for all: also for one that runs, as an earlier `up` may have been interrupted."""
+    words = {}
+    for server in servers:
+        process = Process(server.name, local.folder)
+        words[server.name] = (time.monotonic(), "running" if process.find() else "ready")
+        if process.find() is None:
+            server.prepare()
+            process.start(server.command, server.environment)
+    for server in servers:
+        _wait(server, Process(server.name, local.folder))
+        began, word = words[server.name]
+        say(f"{server.name:<17}  {word:<7}  {server.address:<23}  {time.monotonic() - began:4.1f} s")
+
+
+def _wait(server: Server, process: Process) -> None:
     deadline = time.monotonic() + server.seconds
     while not server.is_ready():
         if process.find() is None:
@@ -114,7 +133,6 @@ def _start(server: Server, process: Process) -> str:
                 log=str(process.log),
             )
         time.sleep(_POLL_SECONDS)
-    return word
 
 
 def _local(settings: Settings) -> Local:
