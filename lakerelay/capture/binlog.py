@@ -1,7 +1,30 @@
-"""Where in the binlog: a position that can be ordered."""
+"""The source's binlog: where it stands, and how the server writes it."""
 
 from dataclasses import dataclass, field
 from functools import total_ordering
+from typing import TypeAlias
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.cursors import Cursor
+
+from lakerelay.config import Settings, source_password
+from lakerelay.errors import SourceError
+
+MySQL: TypeAlias = "Connection[Cursor]"
+
+_VARIABLES = (
+    "version",
+    "server_uuid",
+    "log_bin",
+    "binlog_format",
+    "binlog_row_image",
+    "binlog_row_value_options",
+    "gtid_mode",
+    "binlog_expire_logs_seconds",
+    "binlog_expire_logs_auto_purge",
+    "expire_logs_days",
+)
 
 
 @total_ordering
@@ -33,3 +56,75 @@ class Position:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.pos}"
+
+
+@dataclass(frozen=True)
+class Server:
+    """What of the server's settings matters to capture; words in upper case, as the server says them."""
+
+    version: str
+    uuid: str
+    log_bin: bool
+    format: str
+    row_image: str
+    row_value_options: str
+    gtid_mode: str
+    retention: int | None  # seconds that a binlog file is kept, None = never purged
+
+
+def connect(settings: Settings) -> MySQL:
+    """A connection as the pipeline's user: a context manager. Raises SourceError, without the password."""
+    source = settings.source
+    try:
+        return pymysql.connect(
+            host=source.host, port=source.port, user=source.user, password=source_password(), charset="utf8mb4", connect_timeout=10, autocommit=True
+        )
+    except pymysql.MySQLError as error:
+        raise SourceError(
+            f"MySQL refuses the connection: {error}.",
+            todo="See that it runs, and that user and password are right.",
+            host=source.host,
+            port=source.port,
+            user=source.user,
+        ) from error
+
+
+def server(mysql: MySQL) -> Server:
+    """The server's settings; a variable that this version does not have counts as its harmless value."""
+    with mysql.cursor() as cursor:
+        cursor.execute("SHOW GLOBAL VARIABLES WHERE Variable_name IN %s", (_VARIABLES,))
+        found = {name.lower(): value for name, value in cursor.fetchall()}
+    return Server(
+        version=found["version"],
+        uuid=found["server_uuid"],
+        log_bin=found.get("log_bin", "OFF") == "ON",
+        format=found.get("binlog_format", "ROW").upper(),  # the setting is gone where ROW is the only format
+        row_image=found.get("binlog_row_image", "FULL").upper(),
+        row_value_options=found.get("binlog_row_value_options", "").upper(),
+        gtid_mode=found.get("gtid_mode", "OFF").upper(),
+        retention=_retention(found),
+    )
+
+
+def position(mysql: MySQL) -> Position:
+    """The end of the binlog at this moment. Raises SourceError when the server writes none."""
+    with mysql.cursor() as cursor:
+        renamed = version_number(mysql) >= (8, 2)  # SHOW MASTER STATUS was removed in 8.4
+        cursor.execute("SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
+        row = cursor.fetchone()
+    if row is None:
+        raise SourceError("The server writes no binlog.", todo="Set log_bin in its configuration and restart it.")
+    return Position(file=row[0], pos=int(row[1]), gtids=(row[4] or "").replace("\n", "") or None)
+
+
+def version_number(mysql: MySQL) -> tuple[int, int]:
+    """(major, minor)."""
+    major, minor = mysql.get_server_info().split(".")[:2]  # type: ignore[no-untyped-call]
+    return int(major), int(minor)
+
+
+def _retention(found: dict[str, str]) -> int | None:
+    if found.get("binlog_expire_logs_auto_purge", "ON") == "OFF":
+        return None
+    seconds = int(found.get("binlog_expire_logs_seconds", "0")) or int(float(found.get("expire_logs_days", "0")) * 86_400)
+    return seconds or None

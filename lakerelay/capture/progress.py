@@ -1,15 +1,15 @@
 """What a pipeline has done so far, readable from any host: one compacted Kafka topic, the newest record of each key counts."""
 
-import time
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer
 from pydantic import TypeAdapter
 
 from lakerelay.capture import topics
 from lakerelay.capture.binlog import Position
+from lakerelay.capture.reader import Reader
 from lakerelay.config import Settings
 from lakerelay.errors import ProgressError
 
@@ -46,6 +46,7 @@ class RelayRecord:
     planned_at: float = 0.0
     started_at: float = 0.0
     scanned_at: float = 0.0
+    estimate: int = 0  # rows, when it was planned
 
     @property
     def key(self) -> str:
@@ -146,40 +147,30 @@ class Progress:
     def __init__(self, settings: Settings, timeout: float = 30.0) -> None:
         self._settings, self._timeout = settings, timeout
         self._topic = topics.progress(settings)
+        self._reader = Reader(settings, self._topic, timeout)
         self._records: dict[str, Record] = {}
-        self._next = 0  # offset of the first record not read yet
 
     def __enter__(self) -> Self:
         topics.create(self._settings, {self._topic: topics.COMPACTED})
-        servers = {"bootstrap.servers": self._settings.kafka.bootstrap_servers}
-        self._consumer = Consumer(
-            servers
-            | {
-                "group.id": self._topic,  # asked for by the client; offsets are never committed
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-                "fetch.wait.max.ms": 20,  # the end of the topic is known after one empty fetch
-            }
-        )
-        self._producer = Producer(servers | {"acks": "all", "enable.idempotence": True, "linger.ms": 0})
+        self._reader.__enter__()
+        self._producer = Producer({"bootstrap.servers": self._settings.kafka.bootstrap_servers, "acks": "all", "enable.idempotence": True, "linger.ms": 0})
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._consumer.close()
+        self._reader.__exit__(kind, error, trace)
 
     def read(self) -> State:
         """The newest record of every key, up to the topic's end at the time of the call."""
-        deadline = time.monotonic() + self._timeout
-        # A fresh assignment reports the end anew; without one the client would go on fetching between two reads.
-        self._consumer.assign([TopicPartition(self._topic, 0, self._next)])
-        try:
-            while not self._take(self._consumer.poll(1.0)):
-                if time.monotonic() > deadline:
-                    raise self._error("The progress topic cannot be read.", "no answer")
-        finally:
-            self._consumer.unassign()
-        return self._state()
+        for message in self._reader.new():
+            self._take((message.key() or b"").decode(), message.value())
+        every = list(self._records.values())
+        return State(
+            position=next((each for each in every if isinstance(each, PositionRecord)), None),
+            relays={each.id: each for each in every if isinstance(each, RelayRecord)},
+            tables={each.table: each for each in every if isinstance(each, TableRecord)},
+            verified={each.table: each for each in every if isinstance(each, VerifyRecord)},
+            stream=next((each for each in every if isinstance(each, StreamRecord)), None),
+        )
 
     def write(self, *records: Record) -> None:
         """Append the records, and return when all in-sync replicas have them."""
@@ -194,38 +185,23 @@ class Progress:
                 self._producer.produce(self._topic, key=record.key, value=_RECORDS[record.kind].dump_json(record), on_delivery=delivered)
             missing = self._producer.flush(self._timeout)
         except (KafkaException, BufferError) as error:
-            raise self._error("The progress topic cannot be written.", error) from error
+            raise self._error(str(error)) from error
         if missing or failed:
-            raise self._error("The progress topic cannot be written.", failed[0] if failed else "no answer")
+            raise self._error(failed[0].str() if failed else "no answer")
 
-    def _take(self, message: Message | None) -> bool:
-        """Remember one record; true at the end of the topic."""
-        if message is None:
-            return False
-        if problem := message.error():
-            if problem.code() == KafkaError._PARTITION_EOF:
-                return True
-            if problem.retriable():
-                return False
-            raise self._error("The progress topic cannot be read.", problem)
-        self._next = (message.offset() or 0) + 1
-        key = (message.key() or b"").decode()
-        if (value := message.value()) is None:
+    def _take(self, key: str, value: bytes | None) -> None:
+        adapter = _RECORDS.get(key.partition("/")[0])
+        if value is None:
             self._records.pop(key, None)
-        elif adapter := _RECORDS.get(key.partition("/")[0]):
+        elif adapter is not None:  # a kind that a newer version writes is left alone
             self._records[key] = adapter.validate_json(value)
-        return False
 
-    def _state(self) -> State:
-        every = list(self._records.values())
-        return State(
-            position=next((each for each in every if isinstance(each, PositionRecord)), None),
-            relays={each.id: each for each in every if isinstance(each, RelayRecord)},
-            tables={each.table: each for each in every if isinstance(each, TableRecord)},
-            verified={each.table: each for each in every if isinstance(each, VerifyRecord)},
-            stream=next((each for each in every if isinstance(each, StreamRecord)), None),
+    def _error(self, why: str) -> ProgressError:
+        return ProgressError(
+            "The progress topic cannot be written.",
+            safe="What was recorded before stands.",
+            todo="See that Kafka runs, then run the task again.",
+            topic=self._topic,
+            servers=self._settings.kafka.bootstrap_servers,
+            why=why,
         )
-
-    def _error(self, what: str, why: object) -> ProgressError:
-        facts = {"topic": self._topic, "servers": self._settings.kafka.bootstrap_servers, "why": str(why)}
-        return ProgressError(what, safe="What was recorded before stands.", todo="See that Kafka runs, then run the task again.", **facts)

@@ -1,0 +1,156 @@
+"""One relay, from planned to scanned: a connector run, followed by what Debezium says about it."""
+
+import logging
+import time
+from dataclasses import replace
+
+from lakerelay.capture import binlog, bodies, topics
+from lakerelay.capture.connector import Connector
+from lakerelay.capture.notices import Notices, Scan
+from lakerelay.capture.progress import Progress, RelayRecord, State
+from lakerelay.config import Settings
+from lakerelay.errors import LakerelayError, RelayError
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 3  # in one call
+_POLL = 0.5  # seconds between two looks at the notifications
+_LINE = 10.0  # seconds between two progress lines
+_TODO = "Run the task again: it starts the relay anew, other relays stay as they are."
+
+
+def scan_relay(settings: Settings, relay_id: str) -> RelayRecord:
+    """Scan one relay, or follow the attempt that is under way, until all its rows are in Kafka.
+
+    An attempt that was begun twice by Connect, or whose connector is gone, is given up and its topics are deleted: the next one writes
+    to fresh topics, so a reader of a scanned relay sees every row once. Raises ConnectError with the trace of a failed task, RelayError.
+    """
+    with Progress(settings) as progress:
+        state = progress.read()
+        record = state.relays.get(relay_id)
+        if record is None:
+            raise RelayError("There is no such relay.", todo="Run plan_relays again.", relay=relay_id)
+        for _ in range(_ATTEMPTS):
+            if record.state == "scanned":
+                return _finish(settings, record, _label(state, record))
+            record = _attempt(settings, progress, record, _label(state, record))
+    raise RelayError("A relay was interrupted too often.", todo=_TODO, relay=relay_id, attempts=record.attempt, why=record.error)
+
+
+class _LostError(RelayError):
+    """This attempt cannot become whole; the next one can."""
+
+
+def _attempt(settings: Settings, progress: Progress, record: RelayRecord, label: str) -> RelayRecord:
+    """One attempt: the record as scanned, or as failed when another attempt can help."""
+    if not _under_way(settings, record):
+        record = _begin(settings, progress, record)
+    log.info("relay scanning relay=%s id=%s attempt=%d tables=%s range=%s", label, record.id, record.attempt, ",".join(record.tables), record.range or "whole")
+    try:
+        record = _follow(settings, record, label)
+    except LakerelayError as error:
+        record = replace(record, state="failed", error=str(error))
+        progress.write(record)
+        if not isinstance(error, _LostError):
+            raise
+        log.warning("relay interrupted relay=%s reason=%s", label, error.what)
+        return record
+    progress.write(record)
+    return record
+
+
+def _under_way(settings: Settings, record: RelayRecord) -> bool:
+    """Whether the attempt of the record has a connector that works or has done its work."""
+    if record.state != "scanning":
+        return False
+    status = _connector(settings, record).status()
+    return status is not None and not status.failed
+
+
+def _begin(settings: Settings, progress: Progress, record: RelayRecord) -> RelayRecord:
+    """Remove what the last attempt left and start the next one."""
+    if record.attempt:
+        _connector(settings, record).delete()
+        topics.delete(settings, topics.present(settings, record.schema_topic))
+    prefix = topics.relay_prefix(settings, record.id, record.attempt + 1)
+    record = replace(
+        record,
+        state="scanning",
+        attempt=record.attempt + 1,
+        topics={table: topics.data(prefix, table) for table in record.tables},
+        schema_topic=prefix,
+        rows={},
+        position=_position_before(settings),
+        error="",
+        started_at=time.time(),
+    )
+    # Before the connector: one that nobody remembers would never be removed.
+    progress.write(record)
+    names = [*record.topics.values(), prefix, topics.notifications(prefix), topics.history(prefix)]
+    topics.create(settings, dict.fromkeys(names, topics.UNTIL_DELETED))
+    _connector(settings, record).put(bodies.relay(settings, record))
+    return record
+
+
+def _position_before(settings: Settings) -> binlog.Position | None:
+    """Without a lock the scan's own position may be newer than its rows, so one from before its start stands for it."""
+    if settings.relay.locking != "none":
+        return None
+    with binlog.connect(settings) as mysql:
+        return binlog.position(mysql)
+
+
+def _follow(settings: Settings, record: RelayRecord, label: str) -> RelayRecord:
+    """Until the scan is complete and its connector stopped; the record as scanned."""
+    connector = _connector(settings, record)
+    with Notices(settings, record.schema_topic) as notices:
+        connector.wait()
+        told = time.monotonic()
+        while not (scan := _checked(notices.read(), record)).completed:
+            if connector.check() is None:
+                raise _LostError("The relay's connector is gone.", todo=_TODO, connector=connector.name)
+            if time.monotonic() - told > _LINE:
+                told = time.monotonic()
+                _tell(settings, record, label)
+            time.sleep(_POLL)
+        # Stopped first: a task that Connect restarts now would write rows behind the last look at the notifications.
+        connector.stop()
+        scan = _checked(notices.read(), record)
+    if missing := sorted(set(record.tables) - set(scan.rows)):
+        raise RelayError("Debezium finished without reading these tables.", todo="See that they exist, then run the task again.", tables=", ".join(missing))
+    return replace(record, state="scanned", rows=scan.rows, position=record.position or connector.position(), scanned_at=time.time())
+
+
+def _checked(scan: Scan, record: RelayRecord) -> Scan:
+    if scan.failed:
+        raise RelayError("Debezium could not read these tables.", todo=_TODO, relay=record.id, tables=scan.failed)
+    if scan.started > 1:
+        raise _LostError("Connect started the relay's scan again.", todo=_TODO, relay=record.id)
+    return scan
+
+
+def _finish(settings: Settings, record: RelayRecord, label: str) -> RelayRecord:
+    """Remove the connector; the topics stay until the rows are in the lake."""
+    _connector(settings, record).delete()
+    seconds = max(record.scanned_at - record.started_at, 0.001)
+    for table, rows in record.rows.items():
+        log.info("relay scanned relay=%s table=%s rows=%d", label, table, rows)
+    total = sum(record.rows.values())
+    log.info("relay done relay=%s rows=%d seconds=%.1f rows/s=%.0f position=%s", label, total, seconds, total / seconds, record.position)
+    return record
+
+
+def _tell(settings: Settings, record: RelayRecord, label: str) -> None:
+    rows = sum(topics.end_offsets(settings, record.topics.values()).values())
+    seconds = time.time() - record.started_at
+    log.info("relay scanning relay=%s rows~=%d of~=%d seconds=%.0f rows/s=%.0f", label, rows, record.estimate, seconds, rows / seconds)
+
+
+def _label(state: State, record: RelayRecord) -> str:
+    """Its number in its load, such as 2/7."""
+    number = int(record.id.rpartition("_")[2])
+    return f"{number}/{sum(relay.load == record.load for relay in state.relays.values())}"
+
+
+def _connector(settings: Settings, record: RelayRecord) -> Connector:
+    return Connector(settings, bodies.relay_name(settings, record.id, record.attempt))

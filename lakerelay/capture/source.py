@@ -1,0 +1,74 @@
+"""The source's tables: columns, keys and sizes, out of information_schema."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from lakerelay.capture.binlog import MySQL, version_number
+from lakerelay.config import Settings
+
+_SYSTEM = ("mysql", "sys", "information_schema", "performance_schema")
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    type: str  # DATA_TYPE: bigint, varchar, …
+    full_type: str  # COLUMN_TYPE: bigint unsigned, varchar(44), …
+    nullable: bool
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """A table as the source has it now; `key` is its primary key in the index's order, `rows` and `bytes` are estimates."""
+
+    name: str  # database.table
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    rows: int
+    bytes: int
+
+    def column(self, name: str) -> Column:
+        return next(column for column in self.columns if column.name == name)
+
+
+def tables(mysql: MySQL, settings: Settings) -> list[SourceTable]:
+    """The tables that the settings name and that the pipeline's user may see, by name."""
+    sizes = {name: (rows or 0, data or 0) for name, rows, data in _rows(mysql, _TABLES) if settings.table(name) is not None}
+    if not sizes:
+        return []
+    columns: dict[str, list[Column]] = {name: [] for name in sizes}
+    for table, name, kind, full, nullable in _rows(mysql, _COLUMNS, sizes):
+        columns[table].append(Column(name, kind, full, nullable == "YES"))
+    keys: dict[str, list[str]] = {name: [] for name in sizes}
+    for table, name in _rows(mysql, _KEYS, sizes):
+        keys[table].append(name)
+    return [SourceTable(name, tuple(columns[name]), tuple(keys[name]), int(rows), int(data)) for name, (rows, data) in sorted(sizes.items())]
+
+
+def quoted(name: str) -> str:
+    """`database`.`table` or `column` for SQL, from database.table or column.
+
+    >>> quoted("shop.odd`name")
+    '`shop`.`odd``name`'
+    """
+    return ".".join(f"`{part.replace('`', '``')}`" for part in name.split("."))
+
+
+_TABLES = """
+    SELECT CONCAT(table_schema, '.', table_name), table_rows, data_length FROM information_schema.tables
+    WHERE table_type = 'BASE TABLE' AND table_schema NOT IN %s"""
+_COLUMNS = """
+    SELECT CONCAT(table_schema, '.', table_name), column_name, data_type, column_type, is_nullable FROM information_schema.columns
+    WHERE CONCAT(table_schema, '.', table_name) IN %s ORDER BY table_schema, table_name, ordinal_position"""
+_KEYS = """
+    SELECT CONCAT(table_schema, '.', table_name), column_name FROM information_schema.statistics
+    WHERE index_name = 'PRIMARY' AND CONCAT(table_schema, '.', table_name) IN %s ORDER BY table_schema, table_name, seq_in_index"""
+
+
+def _rows(mysql: MySQL, query: str, names: Iterable[str] = _SYSTEM) -> list[tuple[Any, ...]]:
+    with mysql.cursor() as cursor:
+        if version_number(mysql) >= (8, 0):
+            cursor.execute("SET SESSION information_schema_stats_expiry = 0")  # else sizes may be a day old
+        cursor.execute(query, (tuple(names),))
+        return list(cursor.fetchall())
