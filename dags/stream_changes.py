@@ -1,7 +1,8 @@
 """### Stream changes: keep the loaded tables equal to their source
 
 One Spark application that reads the captured changes from Kafka and upserts them into Hudi, all loaded tables side by side.
-It runs until it is stopped; a table that `full_load` finishes meanwhile is taken up while it runs. A table that is not loaded yet waits: its changes stay in Kafka.
+It runs until it is stopped; a table that `full_load` finishes meanwhile is taken up while it runs.
+A table that is not loaded yet waits: its changes stay in Kafka.
 
 Unpause this DAG to stream, pause it and mark the running task as failed to stop. Where it stands is kept in the lake's commits, nowhere else:
 stopped at any moment, killed, or started on another machine, it loses and repeats nothing. A second driver of the same pipeline ends the first.

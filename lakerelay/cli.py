@@ -71,5 +71,19 @@ def status() -> None:
         say(f"Airflow's UI: user {airflow.USER}, password in {airflow.users_file(settings.local)}")
 
 
+@app.command()
+@told
+def demo(
+    scale: Annotated[float, typer.Option(help="TPC-H's scale factor; 1.0 is 6 million lineitems.")] = 0.1,
+    seconds: Annotated[float, typer.Option(help="How long to stream under write load once all tables are loaded.")] = 30,
+    rate: Annotated[float, typer.Option(help="Rows that the writer changes in a second.")] = 300,
+) -> None:
+    """Bring TPC-H, under write load, into the lake through Airflow, and prove that lake and source are equal."""
+    from lakerelay.demo import run
+
+    if not run.run(config.load(), run.Options(scale, seconds, rate), console):
+        raise typer.Exit(1)
+
+
 if __name__ == "__main__":
     app()

@@ -43,16 +43,6 @@ DEFINITIONS = {
 }
 TABLES = tuple(f"{DATABASE}.{table}" for table in DEFINITIONS)
 
-# Pricing summary report; the interval is the query's validation value. https://www.tpc.org/tpch
-Q1 = """
-SELECT l_returnflag, l_linestatus, SUM(l_quantity) AS sum_qty, SUM(l_extendedprice) AS sum_base_price,
-       SUM(l_extendedprice * (1 - l_discount)) AS sum_disc_price, SUM(l_extendedprice * (1 - l_discount) * (1 + l_tax)) AS sum_charge, COUNT(*) AS count_order
-FROM {lineitem}
-WHERE l_shipdate <= DATE '1998-09-02'
-GROUP BY l_returnflag, l_linestatus
-ORDER BY l_returnflag, l_linestatus
-"""
-
 
 @dataclass(frozen=True)
 class Loaded:
