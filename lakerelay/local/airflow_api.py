@@ -77,14 +77,14 @@ class AirflowApi:
         self._send("POST", f"/dags/{dag_id}/clearTaskInstances", json=asked)
 
     def log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1, map_index: int = -1) -> str:
-        """The task's log as text, one event a line."""
+        """The task's log as text, one event a line; an exception is its type and message."""
         lines: list[str] = []
         token: str | None = None
         while True:
             asked = {"map_index": map_index, "full_content": True} | ({"token": token} if token else {})
             told = self._get(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}", **asked)
             content = told["content"]
-            lines += [each if isinstance(each, str) else each["event"] for each in content]
+            lines += [line for each in content for line in ([each] if isinstance(each, str) else _lines(each))]
             token = told.get("continuation_token")
             if not token or not content:
                 return "\n".join(lines)
@@ -118,3 +118,8 @@ class AirflowApi:
         except httpx.HTTPError as error:
             raise StackError(f"No login at Airflow: {error}.", todo="See `lakerelay status`.", url=self._url, user=user) from error
         self._http.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
+
+
+def _lines(event: dict[str, Any]) -> list[str]:
+    errors = event.get("error_detail") or []
+    return [event["event"], *(f"{error['exc_type']}: {error['exc_value']}" for error in errors)]
