@@ -11,7 +11,7 @@ from lakerelay.capture import topics
 from lakerelay.capture.binlog import Position
 from lakerelay.capture.reader import Reader
 from lakerelay.config import Settings
-from lakerelay.errors import ProgressError
+from lakerelay.errors import ProgressError, WriterFencedError
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class TableRecord:
     requested_by: str  # the run that planned this load
     relays: tuple[str, ...]
     state: str = "planned"  # planned | loaded
+    offset: int = 0  # end of the table's capture topic when the load was planned: no change after a relay's position stands before it
     rows: int = 0
     position: Position | None = None
     commit: str = ""  # Hudi instant
@@ -92,15 +93,20 @@ class PositionRecord:
 
 @dataclass(frozen=True)
 class VerifyRecord:
-    """The source's side of a comparison: rows and one checksum a column, at a moment."""
+    """A comparison of a table: the source's side first, then with the lake's verdict.
+
+    `columns`: name → how the column is written as text (see capture.checksum); checksums: by column, and `*` for whole rows.
+    """
 
     kind: ClassVar[str] = "verify"
 
     table: str
-    columns: tuple[str, ...]
+    columns: dict[str, str]
     source_rows: int
     source_checksums: dict[str, str]
-    position: Position | None = None
+    key_columns: tuple[str, ...] = ()
+    verdict: str = ""  # equal | different, empty until the lake was read
+    lake_rows: int = 0
     checked_at: float = 0.0
 
     @property
@@ -110,7 +116,7 @@ class VerifyRecord:
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """The newest micro-batch: table → its rows, lag in events, commit."""
+    """The newest micro-batch: table → `offset` (next of its topic), `lag_events` (in offsets, so markers count), `commit`."""
 
     kind: ClassVar[str] = "stream"
 
@@ -123,6 +129,7 @@ class StreamRecord:
         return self.kind
 
 
+_FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
 Record = RelayRecord | TableRecord | PositionRecord | VerifyRecord | StreamRecord
 _RECORDS: dict[str, TypeAdapter[Any]] = {record.kind: TypeAdapter(record) for record in (RelayRecord, TableRecord, PositionRecord, VerifyRecord, StreamRecord)}
 
@@ -141,11 +148,13 @@ class State:
 class Progress:
     """Reader and writer of the progress topic; a context manager.
 
-    Raises ProgressError when Kafka does not answer within `timeout` seconds.
+    `sole_writer` names a role that only one program of the pipeline may have: the newest to take it fences the others, whose next
+    `write` raises WriterFencedError. Raises ProgressError when Kafka does not answer within `timeout` seconds.
     """
 
-    def __init__(self, settings: Settings, timeout: float = 30.0) -> None:
+    def __init__(self, settings: Settings, timeout: float = 30.0, sole_writer: str | None = None) -> None:
         self._settings, self._timeout = settings, timeout
+        self._role = sole_writer and f"{settings.name}.{sole_writer}"
         self._topic = topics.progress(settings)
         self._reader = Reader(settings, self._topic, timeout)
         self._records: dict[str, Record] = {}
@@ -153,7 +162,15 @@ class Progress:
     def __enter__(self) -> Self:
         topics.create(self._settings, {self._topic: topics.COMPACTED})
         self._reader.__enter__()
-        self._producer = Producer({"bootstrap.servers": self._settings.kafka.bootstrap_servers, "acks": "all", "enable.idempotence": True, "linger.ms": 0})
+        role = {"transactional.id": self._role} if self._role else {}
+        self._producer = Producer(
+            {"bootstrap.servers": self._settings.kafka.bootstrap_servers, "acks": "all", "enable.idempotence": True, "linger.ms": 0} | role
+        )
+        if self._role:
+            try:
+                self._producer.init_transactions(self._timeout)
+            except KafkaException as error:
+                raise self._error(str(error)) from error
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -181,10 +198,18 @@ class Progress:
                 failed.append(error)
 
         try:
+            if self._role:
+                self._producer.begin_transaction()
             for record in records:
                 self._producer.produce(self._topic, key=record.key, value=_RECORDS[record.kind].dump_json(record), on_delivery=delivered)
             missing = self._producer.flush(self._timeout)
+            if self._role:
+                self._producer.commit_transaction(self._timeout)
         except (KafkaException, BufferError) as error:
+            if self._role and isinstance(error, KafkaException) and error.args[0].code() in _FENCED:
+                raise WriterFencedError(
+                    "Another program has taken over.", safe="What is committed stands.", todo="Leave the newer one running, or stop it first.", role=self._role
+                ) from error
             raise self._error(str(error)) from error
         if missing or failed:
             raise self._error(failed[0].str() if failed else "no answer")

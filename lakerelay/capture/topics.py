@@ -64,8 +64,9 @@ def delete(settings: Settings, names: Iterable[str]) -> None:
     """Delete the topics; those that are not there are left out."""
     if not (wanted := sorted(set(names))):
         return
+    admin = _admin(settings)  # named: an admin client that is dropped takes its requests with it
     try:
-        for future in _admin(settings).delete_topics(wanted, operation_timeout=_SECONDS).values():
+        for future in admin.delete_topics(wanted, operation_timeout=_SECONDS).values():
             _ignore(future, KafkaError.UNKNOWN_TOPIC_OR_PART)
     except KafkaException as error:
         raise _error(settings, "Kafka topics cannot be deleted.", error) from error
@@ -82,9 +83,14 @@ def present(settings: Settings, prefix: str) -> list[str]:
 
 def end_offsets(settings: Settings, names: Iterable[str]) -> dict[str, int]:
     """The next offset of each topic's only partition. Offsets have gaps (transaction markers): a measure of progress, not a count."""
+    return {name: end for name, (_, end) in bounds(settings, names).items()}
+
+
+def bounds(settings: Settings, names: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """The first offset that each topic still holds, and the next that it will give."""
     consumer = Consumer({"bootstrap.servers": settings.kafka.bootstrap_servers, "group.id": progress(settings), "enable.auto.commit": False})
     try:
-        return {name: consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=_SECONDS)[1] for name in names}
+        return {name: consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=_SECONDS) for name in names}
     except KafkaException as error:
         raise _error(settings, "Kafka's offsets cannot be read.", error) from error
     finally:

@@ -1,0 +1,1 @@
+"""What runs in a Spark driver: DataFrame in, DataFrame out. Never imports airflow."""

@@ -1,0 +1,149 @@
+"""The full load's lake side: stage each relay as soon as it is scanned, load each table as soon as all its relays are staged."""
+
+import logging
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import SparkSession
+
+from lakerelay.capture import topics
+from lakerelay.capture.progress import Progress, RelayRecord, State, TableRecord
+from lakerelay.config import Settings
+from lakerelay.errors import RelayError
+from lakerelay.lake import stage, store
+from lakerelay.lake.merge import PARTITION
+from lakerelay.lake.topic import read_schemas
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 600.0  # seconds without any relay moving, after which the scans are taken for dead
+
+
+def unfinished(state: State, tables: Iterable[str]) -> list[TableRecord]:
+    """The loads among `tables` that were planned and do not stand in the lake yet."""
+    return [record for name in tables if (record := state.tables.get(name)) and record.state != "loaded"]
+
+
+def load_tables(spark: SparkSession, settings: Settings, tables: Iterable[str], patience: float = PATIENCE) -> None:
+    """Load every planned table among `tables`; return when all of them stand in the lake.
+
+    Follows the progress topic while relays are being scanned. When relays failed, it first loads what is complete; then it raises RelayError
+    naming the relays that are missing. Started again, it goes on with what is staged and loaded already.
+    """
+    names = tuple(tables)
+    with Progress(settings) as progress, ThreadPoolExecutor(settings.stream.writers) as pool:
+        work = _Work(spark, settings, progress, pool)
+        moved, before = time.monotonic(), State()
+        while todo := unfinished(state := progress.read(), names):
+            if state.relays != before.relays or work.running:
+                moved, before = time.monotonic(), state
+            work.clean(state, names)
+            work.submit(state, todo)
+            if not work.running and time.monotonic() - moved > (patience if _open(state, todo) else 0.0):
+                break
+            time.sleep(0.5)
+        work.clean(state, names)
+        work.raise_first()
+        if todo:
+            missing = [f"{relay.id} ({relay.error or relay.state})" for relay in _relays(state, todo) if relay.state != "scanned"]
+            raise RelayError(
+                "Some relays did not arrive.",
+                safe="Every table that is complete stands in the lake; what is scanned is kept.",
+                todo="Clear the failed scan_relay and load_tables tasks.",
+                tables=[record.table for record in todo],
+                relays=missing,
+            )
+
+
+def _relays(state: State, todo: list[TableRecord]) -> list[RelayRecord]:
+    return list({relay: state.relays[relay] for record in todo for relay in record.relays}.values())
+
+
+def _open(state: State, todo: list[TableRecord]) -> bool:
+    """Whether some relay may still arrive without a person doing anything: Airflow tries a failed one again."""
+    return any(relay.state != "scanned" for relay in _relays(state, todo))
+
+
+@dataclass
+class _Work:
+    """What has been given to the pool: one future for each table of each relay, and one for each load."""
+
+    spark: SparkSession
+    settings: Settings
+    progress: Progress
+    pool: ThreadPoolExecutor
+    futures: dict[tuple[str, str], Future[None]] = field(default_factory=dict)
+    cleaned: set[str] = field(default_factory=set)
+
+    @property
+    def running(self) -> bool:
+        return any(not future.done() for future in self.futures.values())
+
+    def submit(self, state: State, todo: list[TableRecord]) -> None:
+        for record in todo:
+            relays = [state.relays[relay] for relay in record.relays]
+            for relay in relays:
+                if relay.state == "scanned" and (relay.id, record.table) not in self.futures:
+                    self.futures[relay.id, record.table] = self.pool.submit(self._stage, relay, record.table)
+            staged = [self.futures.get((relay.id, record.table)) for relay in relays]
+            if all(future and future.done() and not future.exception() for future in staged) and ("", record.table) not in self.futures:
+                self.futures["", record.table] = self.pool.submit(self._load, record, relays)
+
+    def raise_first(self) -> None:
+        for future in self.futures.values():
+            future.result()
+
+    def _stage(self, relay: RelayRecord, table: str) -> None:
+        if stage.is_staged(self.spark, self.settings, relay, table):
+            log.info("relay staged already relay=%s table=%s", relay.id, table)
+            return
+        began = time.monotonic()
+        schema = read_schemas(self.settings, relay.schema_topic)[table][-1]
+        stage.stage(self.spark, self.settings, relay, store.lake_table(self.settings, table, schema.key), schema)
+        _log("relay staged relay=%s table=%s", (relay.id, table), relay.rows[table], began)
+
+    def _load(self, record: TableRecord, relays: list[RelayRecord]) -> None:
+        began, commit = time.monotonic(), self._load_commit(record, relays)
+        rows = sum(relay.rows[record.table] for relay in relays)
+        cut = min(relay.position for relay in relays if relay.position)
+        self.progress.write(replace(record, state="loaded", rows=rows, position=cut, commit=commit.instant, loaded_at=time.time()))
+        _log("table loaded table=%s commit=%s", (record.table, commit.instant), rows, began)
+
+    def _load_commit(self, record: TableRecord, relays: list[RelayRecord]) -> store.Commit:
+        """The load's commit, made now unless an interrupted run made it already."""
+        schema = read_schemas(self.settings, relays[0].schema_topic)[record.table][-1]
+        table = store.lake_table(self.settings, record.table, schema.key)
+        stands = store.newest_commit(self.spark, table)
+        if stands and stands.load == record.load:
+            return stands
+        rows = stage.staged(self.spark, self.settings, relays, record.table)
+        if (found := rows.count()) != (expected := sum(relay.rows[record.table] for relay in relays)):
+            raise RelayError(
+                "Staged rows are not the rows that were scanned.",
+                safe="Nothing of this table was written to the lake.",
+                todo="Run full_load for this table with replace set.",
+                table=record.table,
+                scanned=expected,
+                staged=found,
+            )
+        partitions = rows.select(PARTITION).distinct().count() if table.partition else 1
+        buckets = table.buckets or store.buckets_for(found, partitions)
+        cut = min(stage.position(relay) for relay in relays)
+        capture = topics.data(topics.capture_prefix(self.settings), record.table)
+        return store.load(rows, table, store.Commit(record.load, cut, buckets, {capture: record.offset}))
+
+    def clean(self, state: State, names: Iterable[str]) -> None:
+        """Remove what loaded tables no longer need: their relays' topics and staged rows, once all tables of a relay are loaded."""
+        records = [state.tables[name] for name in names if name in state.tables and state.tables[name].state == "loaded"]
+        for relay in {relay: state.relays[relay] for record in records for relay in record.relays}.values():
+            if relay.id not in self.cleaned and not unfinished(state, relay.tables):
+                self.cleaned.add(relay.id)
+                stage.remove(self.spark, stage.folder(self.settings, relay.load, relay.id))
+                topics.delete(self.settings, topics.present(self.settings, relay.schema_topic))
+
+
+def _log(line: str, values: tuple[str, ...], rows: int, began: float) -> None:
+    seconds = time.monotonic() - began
+    log.info(line + " rows=%s seconds=%.1f rows/s=%.0f", *values, f"{rows:,}", seconds, rows / max(seconds, 0.001))  # noqa: G003

@@ -1,0 +1,42 @@
+"""One row per key: the newest change of a batch wins."""
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from lakerelay.lake.schema import DELETED, SEQ
+
+PARTITION = "_partition"  # the value of the table's partition expression, text
+_ORDERED = ("_row", "_offset", SEQ, DELETED)
+
+
+def latest_per_key(changes: DataFrame, key: Sequence[str], partition: str | None) -> DataFrame:
+    """`decode.changes` → the rows to upsert, one per key and partition: the table's columns, `_seq`, `_hoodie_is_deleted`, and `_partition` if there is one.
+
+    A key's newest change is the last by (`_seq`, row in the event, Kafka offset). An update that moves a row to another partition also deletes it
+    where it was: the bucket index looks for a row within one partition only.
+
+    | _seq | op | before      | after       |   | rows, partitioned by p           |
+    |------|----|-------------|-------------|---|----------------------------------|
+    | 5    | c  |             | k=1 p=a v=1 |   | k=1 p=a v=1 _seq=6 deleted       |
+    | 6    | u  | k=1 p=a v=1 | k=1 p=b v=2 |   | k=1 p=b v=2 _seq=6               |
+    """
+    order = [F.col("row").alias("_row"), F.col("offset").alias("_offset")]
+    deleted = F.col("op") == "d"
+    arriving = changes.select(*order, SEQ, "before", deleted.alias(DELETED), F.coalesce("after", "before").alias("image"))
+    arriving = arriving.select("image.*", *_ORDERED, F.lit(False).alias("_leaves"), F.col("before").alias("_before"))
+    if partition is None:
+        return _newest(arriving.drop("_before"), key)
+    arriving = arriving.withColumn(PARTITION, F.expr(partition).cast("string"))
+    moved = arriving.where(f"_before is not null and not {DELETED}")
+    leaving = moved.select("_before.*", *_ORDERED, F.lit(True).alias("_leaves"), F.col(PARTITION).alias("_now"))
+    leaving = leaving.withColumn(PARTITION, F.expr(partition).cast("string")).where(f"not ({PARTITION} <=> _now)").withColumn(DELETED, F.lit(True))
+    return _newest(arriving.drop("_before").unionByName(leaving.drop("_now")), [*key, PARTITION])
+
+
+def _newest(candidates: DataFrame, key: Sequence[str]) -> DataFrame:
+    newest_first = (F.desc(SEQ), F.desc_nulls_last("_row"), F.desc("_offset"), F.asc("_leaves"))
+    window = Window.partitionBy(*(F.col(f"`{column}`") for column in key)).orderBy(*newest_first)
+    ranked = candidates.withColumn("_rank", F.row_number().over(window))
+    return ranked.where("_rank = 1").drop("_rank", "_row", "_offset", "_leaves")

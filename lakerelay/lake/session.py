@@ -1,0 +1,24 @@
+"""The Spark session that every job runs in."""
+
+from pyspark.sql import SparkSession
+
+# What the code relies on; memory, master and jars are the machine's business (spark-defaults.conf, the Airflow connection).
+OPTIONS = {
+    "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+    "spark.kryo.registrator": "org.apache.spark.HoodieSparkKryoRegistrar",
+    "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
+    "spark.sql.session.timeZone": "UTC",  # DATETIME has no zone: it is kept as if it were UTC
+    "spark.sql.caseSensitive": "true",  # column names are taken from Debezium's JSON as they are
+    "spark.sql.shuffle.partitions": "8",  # enough for a micro-batch; adaptive execution joins what is small
+    "spark.scheduler.mode": "FAIR",  # tables are written side by side
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def start(name: str, **options: str) -> SparkSession:
+    """The session of this driver, quiet but for warnings."""
+    builder = SparkSession.builder.appName(name)
+    for option, value in (OPTIONS | options).items():
+        builder = builder.config(option, value)
+    return builder.getOrCreate()

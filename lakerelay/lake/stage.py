@@ -1,0 +1,69 @@
+"""A scanned relay's rows: from its topics into typed Parquet beside the lake, so that the load of a table reads them all at once."""
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from lakerelay.capture.progress import RelayRecord
+from lakerelay.config import Settings
+from lakerelay.errors import RelayError
+from lakerelay.lake import decode, topic
+from lakerelay.lake.merge import PARTITION
+from lakerelay.lake.schema import TableSchema
+from lakerelay.lake.store import LakeTable
+
+
+def folder(settings: Settings, load: str, relay: str = "", table: str = "") -> str:
+    """Where rows are staged: of a load, of one of its relays, of one table of that relay."""
+    return "/".join(part for part in (settings.lake.path.rstrip("/"), ".staging", load, relay, table) if part)
+
+
+def stage(spark: SparkSession, settings: Settings, relay: RelayRecord, table: LakeTable, schema: TableSchema) -> None:
+    """Write one table's rows of a scanned relay: its columns, `_seq`, `_hoodie_is_deleted` and `_partition` if it has one.
+
+    Raises RelayError when the topic does not hold as many rows as Debezium says it scanned.
+    """
+    expected, counted = relay.rows[table.name], Observation()
+    records = topic.whole(spark, settings, relay.topics[table.name]) if expected else spark.createDataFrame([], "value binary")
+    rows = decode.rows(records, schema, position(relay))
+    if table.partition:
+        rows = rows.withColumn(PARTITION, F.expr(table.partition).cast("string"))
+    path = folder(settings, relay.load, relay.id, table.name)
+    rows.observe(counted, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").parquet(path)
+    if (found := counted.get["rows"]) != expected:
+        remove(spark, path)
+        raise RelayError(
+            "A relay's topic does not hold the rows that were scanned.",
+            safe="Nothing of this table was written to the lake.",
+            todo="Run full_load for this table with replace set.",
+            relay=relay.id,
+            table=table.name,
+            scanned=expected,
+            found=found,
+        )
+
+
+def is_staged(spark: SparkSession, settings: Settings, relay: RelayRecord, table: str) -> bool:
+    path, files = _file_system(spark, f"{folder(settings, relay.load, relay.id, table)}/_SUCCESS")
+    return bool(files.exists(path))
+
+
+def staged(spark: SparkSession, settings: Settings, relays: list[RelayRecord], table: str) -> DataFrame:
+    """All staged rows of a table."""
+    return spark.read.parquet(*(folder(settings, relay.load, relay.id, table) for relay in relays))
+
+
+def remove(spark: SparkSession, path: str) -> None:
+    where, files = _file_system(spark, path)
+    files.delete(where, True)
+
+
+def position(relay: RelayRecord) -> int:
+    """`_seq` of every row of the relay."""
+    if relay.position is None:
+        raise RelayError("A relay was recorded as scanned without its position.", todo="Run full_load for its tables with replace set.", relay=relay.id)
+    return relay.position.seq
+
+
+def _file_system(spark: SparkSession, path: str):  # type: ignore[no-untyped-def]  # Java objects
+    where = spark._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
+    return where, where.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())

@@ -1,0 +1,163 @@
+"""The only module that writes Hudi tables: their options, their commits, and what a commit says of the Kafka offsets it reached."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakerelay.config import Settings
+from lakerelay.errors import LakeError, SettingsError
+from lakerelay.lake.merge import PARTITION
+from lakerelay.lake.schema import SEQ
+
+ROWS_PER_BUCKET = 1_000_000  # a base file of some 50 to 150 MB
+_PREFIX = "lakerelay."
+_KEYS = tuple(_PREFIX + name for name in ("load", "cut", "buckets", "offsets"))
+
+
+@dataclass(frozen=True)
+class LakeTable:
+    """A table's place and shape in the lake. `key`: columns; `partition`: Spark SQL expression or None."""
+
+    name: str
+    path: str
+    key: tuple[str, ...]
+    partition: str | None
+    type: str  # cow | mor
+    buckets: int | None = None  # per partition, where the settings say so
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What the newest commit of a table says.
+
+    `load`: id of the load that made the table; `cut`: `_seq` up to which the load holds every change; `buckets`: per partition, fixed by the load;
+    `offsets`: Kafka topic → the next offset to apply. `instant` is Hudi's, empty until written.
+    """
+
+    load: str
+    cut: int
+    buckets: int
+    offsets: dict[str, int] = field(default_factory=dict)
+    instant: str = ""
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        values = {"load": self.load, "cut": str(self.cut), "buckets": str(self.buckets), "offsets": json.dumps(self.offsets, sort_keys=True)}
+        return {_PREFIX + name: value for name, value in values.items()}
+
+
+def lake_table(settings: Settings, name: str, primary_key: tuple[str, ...]) -> LakeTable:
+    """The lake's side of source table `name`. Raises SettingsError when the table is not in the settings or has no key."""
+    entry = settings.table(name)
+    if entry is None:
+        raise SettingsError("A table is not in the settings.", todo="Add it to pipeline.toml, or leave it out of `tables`.", table=name)
+    key = entry.key or primary_key
+    if not key:
+        raise SettingsError("A table has no primary key.", todo="Give its entry in pipeline.toml a key = [columns] that is unique.", table=name)
+    database, table = name.split(".", 1)
+    return LakeTable(name, f"{settings.lake.path.rstrip('/')}/{database}/{table}", key, entry.partition, entry.type, entry.buckets)
+
+
+def buckets_for(rows: int, partitions: int) -> int:
+    """Buckets per partition for a table of so many rows: fixed from then on, so that it leaves room to grow.
+
+    >>> buckets_for(25, 1), buckets_for(6_000_000, 84), buckets_for(30_000_000, 1)
+    (1, 1, 30)
+    """
+    return max(1, -(-rows // max(1, partitions) // ROWS_PER_BUCKET))
+
+
+def load(rows: DataFrame, table: LakeTable, commit: Commit) -> Commit:
+    """Make the table of exactly these rows, by one commit: columns of the table, `_seq`, `_hoodie_is_deleted`, `_partition` if it has one.
+
+    A table that stands already is replaced as a whole; its readers see the old rows until the commit.
+    """
+    stands = newest_commit(rows.sparkSession, table) is not None
+    return _write(rows, table, commit, "insert_overwrite_table" if stands else "bulk_insert", "append" if stands else "overwrite")
+
+
+def upsert(rows: DataFrame, table: LakeTable, commit: Commit) -> Commit:
+    """Upsert and delete by key; a row older by `_seq` than the one that stands is ignored. `rows` as for `load`, one per key and partition."""
+    return _write(rows, table, commit, "upsert", "append")
+
+
+def read(spark: SparkSession, table: LakeTable) -> DataFrame:
+    return spark.read.format("hudi").load(table.path)
+
+
+def newest_commit(spark: SparkSession, table: LakeTable) -> Commit | None:
+    """The newest completed commit that lakerelay wrote, None when there is no table. Raises LakeError for a table that another program made."""
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(table.path, ".hoodie/hoodie.properties")
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    if not path.getFileSystem(configuration).exists(path):
+        return None
+    storage = jvm.org.apache.hudi.hadoop.fs.HadoopFSUtils.getStorageConf(configuration)
+    timeline = jvm.org.apache.hudi.common.table.HoodieTableMetaClient.builder().setConf(storage).setBasePath(table.path).build().getActiveTimeline()
+    instants = timeline.getCommitsTimeline().filterCompletedInstants().getReverseOrderedInstants().iterator()
+    seen = 0
+    while instants.hasNext():
+        instant, seen = instants.next(), seen + 1
+        metadata = timeline.readCommitMetadata(instant)
+        values = {key.removeprefix(_PREFIX): metadata.getMetadata(key) for key in _KEYS}
+        if values["load"] is not None:
+            return Commit(values["load"], int(values["cut"]), int(values["buckets"]), json.loads(values["offsets"]), instant.requestedTime())
+    if seen:
+        raise LakeError(
+            "A Hudi table was not written by lakerelay, or its newest commits were written by another program.",
+            todo="Move it away, or load the table again into another lake path.",
+            table=table.name,
+            path=table.path,
+        )
+    return None
+
+
+def _write(rows: DataFrame, table: LakeTable, commit: Commit, operation: str, mode: str) -> Commit:
+    options = _options(table, commit.buckets) | commit.metadata | {"hoodie.datasource.write.operation": operation}
+    rows.write.format("hudi").options(**options).mode(mode).save(table.path)
+    written = newest_commit(rows.sparkSession, table)
+    if written is None or written.metadata != commit.metadata:
+        raise LakeError(
+            "A commit does not stand in the lake as it was written.",
+            safe="The table holds what it held before, or the same changes under another commit.",
+            todo="See that no other program writes this table, then start again.",
+            table=table.name,
+            expected=commit.metadata,
+            found=written and written.metadata,
+        )
+    return written
+
+
+def _options(table: LakeTable, buckets: int) -> dict[str, str]:
+    """Hudi's options for every write. Sources: Hudi 1.2 configuration reference; measurements in ARCHITECTURE.md."""
+    options = {
+        "hoodie.table.name": table.name.replace(".", "_").replace("-", "_"),
+        "hoodie.datasource.write.table.type": "MERGE_ON_READ" if table.type == "mor" else "COPY_ON_WRITE",
+        "hoodie.datasource.write.recordkey.field": ",".join(table.key),
+        "hoodie.datasource.write.partitionpath.field": PARTITION if table.partition else "",
+        # Rows of one key are ordered by their place in the binlog, whichever commit brings them.
+        "hoodie.table.ordering.fields": SEQ,
+        "hoodie.write.record.merge.mode": "EVENT_TIME_ORDERING",
+        "hoodie.combine.before.upsert": "false",  # merge.latest_per_key leaves one row per key
+        # A row's file follows from its key: no look-up, and nothing to keep beside the table.
+        "hoodie.index.type": "BUCKET",
+        "hoodie.bucket.index.num.buckets": str(buckets),
+        "hoodie.parquet.bloom.filter.enabled": "false",
+        "hoodie.metadata.enable": "false",
+        "hoodie.write.markers.type": "DIRECT",
+        "hoodie.embed.timeline.server": "false",
+        "hoodie.parquet.compression.codec": "snappy",
+        # What a commit says of offsets is said again by table services' commits, so that the newest always has it.
+        "hoodie.datasource.write.commitmeta.key.prefix": _PREFIX,
+        "hoodie.write.rolling.metadata.keys": ",".join(_KEYS),
+        # Compaction runs in the stream's own driver, between two batches: there is never a second writer.
+        "hoodie.compact.inline": str(table.type == "mor").lower(),
+        "hoodie.compact.inline.trigger.strategy": "NUM_OR_TIME",
+        "hoodie.compact.inline.max.delta.commits": "20",
+        "hoodie.compact.inline.max.delta.seconds": "3600",
+        "hoodie.datasource.compaction.async.enable": "false",
+    }
+    parallelism = {f"hoodie.{step}.shuffle.parallelism": "4" for step in ("upsert", "bulkinsert", "delete")}
+    return options | parallelism
