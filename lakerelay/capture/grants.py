@@ -1,0 +1,48 @@
+"""What MySQL lets the pipeline's user do."""
+
+import re
+from collections.abc import Iterable
+
+from lakerelay.capture.binlog import MySQL
+from lakerelay.capture.source import quoted
+
+_GRANT = re.compile(r"GRANT (?P<privileges>.+?) ON (?:TABLE )?(?P<place>\S.*) TO ", re.IGNORECASE)
+# A privilege → others that allow the same.
+_INSTEAD = {"RELOAD": {"FLUSH_TABLES"}}
+
+
+def missing(mysql: MySQL, tables: Iterable[str], needs_lock: bool) -> dict[str, str]:
+    """Privilege that the user lacks → statement that grants it. Privileges of its default roles count."""
+    with mysql.cursor() as cursor:
+        cursor.execute("SET ROLE ALL" if mysql.get_server_info().startswith(("8", "9")) else "DO 0")  # type: ignore[no-untyped-call]
+        cursor.execute("SHOW GRANTS")
+        held = parsed(row[0] for row in cursor.fetchall())
+        cursor.execute("SELECT CURRENT_USER()")
+        ((account,),) = cursor.fetchall()
+    user = "@".join(f"'{part}'" for part in account.rsplit("@", 1))
+    anywhere = held.get("*.*", set())
+    wanted = ["REPLICATION SLAVE", "REPLICATION CLIENT", *(["RELOAD"] if needs_lock else [])]
+    lacking = {name: f"GRANT {name} ON *.* TO {user};" for name in wanted if not _holds(anywhere, name)}
+    for table in tables:
+        places = [held.get(place, set()) for place in ("*.*", f"{quoted(table.partition('.')[0])}.*", quoted(table))]
+        if not any(_holds(place, "SELECT") for place in places):
+            lacking[f"SELECT on {table}"] = f"GRANT SELECT ON {quoted(table)} TO {user};"
+    return lacking
+
+
+def parsed(statements: Iterable[str]) -> dict[str, set[str]]:
+    """Place, such as *.* or `shop`.*, → privileges, out of SHOW GRANTS; privileges on columns alone are left out.
+
+    >>> parsed(["GRANT SELECT, RELOAD ON *.* TO `a`@`%`", "GRANT SELECT ON `shop`.* TO `a`@`%`"])["`shop`.*"]
+    {'SELECT'}
+    """
+    held: dict[str, set[str]] = {}
+    for statement in statements:
+        if found := _GRANT.match(statement):
+            names = {name.strip().upper() for name in found["privileges"].split(",")}
+            held.setdefault(found["place"].replace("\\_", "_").replace("\\%", "%"), set()).update(names)
+    return held
+
+
+def _holds(held: set[str], name: str) -> bool:
+    return bool({name, "ALL", "ALL PRIVILEGES"} & held or _INSTEAD.get(name, set()) & held)
