@@ -18,6 +18,7 @@ import psutil
 from lakerelay.errors import StackError
 
 _KILL_WAIT = 10.0  # seconds
+_started: dict[int, "subprocess.Popen[bytes]"] = {}  # kept, as Python warns of a process that outlives its Popen: these are meant to
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Process:
                 )
             except OSError as error:
                 raise StackError(f"{self.name} cannot be started: {error}.", todo="", command=command[0]) from error
+        _started[process.pid] = process
         _write_whole(self.pid_file, json.dumps({"pid": process.pid, "start": _start(process.pid)}))
         return process.pid
 
@@ -74,6 +76,8 @@ class Process:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
         _, alive = psutil.wait_procs(list(family), timeout=_KILL_WAIT)
+        if child := _started.pop(process.pid, None):
+            child.poll()
         if any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in alive):
             raise StackError(
                 f"{self.name} does not end.", safe="Its data are untouched.", todo="End these processes yourself.", pids=[each.pid for each in alive]
