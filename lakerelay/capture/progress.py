@@ -1,6 +1,7 @@
 """What a pipeline has done so far, readable from any host: one compacted Kafka topic, the newest record of each key counts."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -162,10 +163,6 @@ class Progress:
     def __enter__(self) -> Self:
         topics.create(self._settings, {self._topic: topics.COMPACTED})
         self._reader.__enter__()
-        role = {"transactional.id": self._role} if self._role else {}
-        self._producer = Producer(
-            {"bootstrap.servers": self._settings.kafka.bootstrap_servers, "acks": "all", "enable.idempotence": True, "linger.ms": 0} | role
-        )
         if self._role:
             try:
                 self._producer.init_transactions(self._timeout)
@@ -175,6 +172,11 @@ class Progress:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._reader.__exit__(kind, error, trace)
+
+    @cached_property
+    def _producer(self) -> Producer:
+        role = {"transactional.id": self._role} if self._role else {}
+        return Producer({"bootstrap.servers": self._settings.kafka.bootstrap_servers, "acks": "all", "enable.idempotence": True, "linger.ms": 0} | role)
 
     def read(self) -> State:
         """The newest record of every key, up to the topic's end at the time of the call."""
