@@ -1,7 +1,6 @@
 """What the demo shows while it runs: a line for each table, live in a terminal, or a line for each change of phase elsewhere."""
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,20 +11,32 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from lakerelay.capture.progress import State, StreamRecord
+from lakerelay.capture.progress import State
 
 _QUIET_SECONDS = 15.0  # without a terminal: between two lines on the stream
 
 
 @dataclass(frozen=True)
 class TableState:
-    """`rows`: loaded, or scanned so far. `changes`: streamed since the demo began. `lag`: captured events that are not in the lake yet, None = unknown."""
+    """`rows`: loaded, or scanned so far. `lag`: offsets captured that are not in the lake yet, None before the first micro-batch. `commit`: Hudi's instant."""
 
     table: str
     phase: str
     rows: int
-    changes: int
     lag: int | None
+    commit: str
+
+    @property
+    def committed_at(self) -> str:
+        """The newest commit's time of day, UTC."""
+        return f"{self.commit[8:10]}:{self.commit[10:12]}:{self.commit[12:14]}" if self.commit else ""
+
+
+def table_state(state: State, table: str) -> TableState:
+    streamed = state.stream.tables.get(table, {}) if state.stream else {}
+    record = state.tables.get(table)
+    commit = streamed.get("commit") or (record.commit if record else "")
+    return TableState(table, phase(state, table), rows(state, table), streamed.get("lag_events"), commit)
 
 
 def phase(state: State, table: str) -> str:
@@ -47,23 +58,10 @@ def rows(state: State, table: str) -> int:
     return record.rows if record.state == "loaded" else sum(state.relays[relay].rows.get(table, 0) for relay in record.relays if relay in state.relays)
 
 
-class Changes:
-    """Adds up the rows of micro-batches; a batch that was seen already is not added again."""
-
-    def __init__(self) -> None:
-        self.rows: Counter[str] = Counter()
-        self._seen: tuple[int, float] | None = None
-
-    def add(self, record: StreamRecord | None) -> None:
-        if record and (record.batch, record.written_at) != self._seen:
-            self._seen = (record.batch, record.written_at)
-            self.rows.update({table: int(facts.get("rows", 0)) for table, facts in record.tables.items()})
-
-
 class View(AbstractContextManager["View"]):
     def __init__(self, console: Console, tables: Sequence[str]) -> None:
         self._console, self._tables = console, tables
-        self._changes, self._phases = Changes(), dict.fromkeys(tables, "waiting")
+        self._phases = dict.fromkeys(tables, "waiting")
         self._began = self._told = time.monotonic()
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
 
@@ -81,12 +79,7 @@ class View(AbstractContextManager["View"]):
 
     def show(self, state: State, written: int, doing: str) -> None:
         """`written`: rows that the writer has changed in the source; `doing`: what the demo waits for."""
-        self._changes.add(state.stream)
-        lags = state.stream.tables if state.stream else {}
-        now = [
-            TableState(table, phase(state, table), rows(state, table), self._changes.rows[table], lags.get(table, {}).get("lag_events"))
-            for table in self._tables
-        ]
+        now = [table_state(state, table) for table in self._tables]
         if self._live:
             self._live.update(self._table(now, written, doing), refresh=True)
         else:
@@ -97,10 +90,10 @@ class View(AbstractContextManager["View"]):
         shown.caption = f"{time.monotonic() - self._began:.0f} s · {doing} · rows changed in the source so far: {written:,}"
         for column in ("table", "phase"):
             shown.add_column(column)
-        for column in ("rows loaded", "changes applied", "lag"):
+        for column in ("rows loaded", "lag", "commit, UTC"):
             shown.add_column(column, justify="right", min_width=len(column))
         for each in now:
-            shown.add_row(each.table, each.phase, f"{each.rows:,}", f"{each.changes:,}", "" if each.lag is None else f"{each.lag:,}")
+            shown.add_row(each.table, each.phase, f"{each.rows:,}", "" if each.lag is None else f"{each.lag:,}", each.committed_at)
         return shown
 
     def _lines(self, now: Sequence[TableState], written: int) -> None:
@@ -111,4 +104,4 @@ class View(AbstractContextManager["View"]):
         if time.monotonic() - self._told >= _QUIET_SECONDS:
             self._told = time.monotonic()
             lag = sum(each.lag or 0 for each in now)
-            self.say(f"rows changed in the source {written:,}, changes applied {sum(self._changes.rows.values()):,}, lag {lag:,} events")
+            self.say(f"rows changed in the source so far {written:,}, lag {lag:,} offsets")
