@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from rich.console import Console
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay
 
 from lakerelay.capture import binlog, bodies, topics
 from lakerelay.capture.connector import Connector
@@ -14,7 +15,7 @@ from lakerelay.capture.progress import Progress, State
 from lakerelay.config import Local, Settings
 from lakerelay.demo import q1
 from lakerelay.demo.view import View
-from lakerelay.errors import SettingsError, StackError, VerifyError
+from lakerelay.errors import ProgressError, SettingsError, StackError, VerifyError
 from lakerelay.local import airflow, mysql, stack, tpch
 from lakerelay.local.airflow_api import AirflowApi
 from lakerelay.local.tpch_writer import Writer
@@ -94,13 +95,18 @@ class Demo:
         active = [run["dag_run_id"] for run in self.api.runs(dag) if run["state"] in ("queued", "running")]
         return str(active[-1]) if active else self.api.trigger(dag)
 
+    def _state(self) -> State:
+        """Asked for again when Kafka does not answer: two cores may have too much to do for the moment."""
+        patient = Retrying(retry=retry_if_exception_type(ProgressError), stop=stop_after_delay(_PATIENCE), reraise=True)
+        return patient(self.progress.read)
+
     def _show(self, doing: str) -> State:
-        state = self.progress.read()
+        state = self._state()
         self.view.show(state, self.writer.rows, doing)
         return state
 
     def _streamed(self) -> dict[str, dict[str, Any]]:
-        stream = self.progress.read().stream
+        stream = self._state().stream
         return stream.tables if stream else {}
 
     def _until(self, done: Callable[[], bool], what: str) -> None:

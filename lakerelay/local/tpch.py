@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,8 @@ class Loaded:
     skipped: bool  # it was there already
 
 
-def create_tables(connect: Connect, scale: float) -> list[Loaded]:
-    """Make the database hold TPC-H at `scale` (1.0: 6 million lineitems), leaving tables that are whole as they are.
+def create_tables(connect: Connect, scale: float, tables: Collection[str] = tuple(DEFINITIONS)) -> list[Loaded]:
+    """Make the database hold these tables of TPC-H at `scale` (1.0: 6 million lineitems), leaving those that are whole as they are.
 
     A table's comment is set once all its rows are in, so one that an interrupt left half loaded is made again.
     Raises SourceError when a table holds another scale: replacing it would pull rows from under a running pipeline.
@@ -65,13 +65,13 @@ def create_tables(connect: Connect, scale: float) -> list[Loaded]:
         if other := {table: comment for table, comment in comments.items() if comment.startswith("TPC-H") and comment != mark}:
             todo = "Ask for that scale, or run `lakerelay down --erase` first."
             raise SourceError("The source holds TPC-H of another scale.", todo=todo, asked=mark, **other)
-        missing = [table for table in DEFINITIONS if comments.get(table) != mark]
+        missing = [table for table in tables if comments.get(table) != mark]
         if missing:
             cursor.execute("SET GLOBAL local_infile = 1")
         with tempfile.TemporaryDirectory(prefix="lakerelay-tpch-") as folder:
             for table in missing:
                 _load(cursor, table, mark, _generate(table, scale, Path(folder)))
-        return [Loaded(table, _count(cursor, table), table not in missing) for table in DEFINITIONS]
+        return [Loaded(table, _count(cursor, table), table not in missing) for table in tables]
 
 
 def _generate(table: str, scale: float, folder: Path) -> Path:
