@@ -74,7 +74,7 @@ class _Part:
     settings: Settings
     name: str = ""
     gigabytes: float = 0.5
-    seconds: float = 120.0
+    seconds: float = 300.0
 
     @cached_property
     def local(self) -> Local:
@@ -204,6 +204,7 @@ def _write_configuration(local: Local) -> None:
             "hostname_callable": "socket.gethostname",
             "load_examples": False,
             "parallelism": 8,
+            "dagbag_import_timeout": 120,  # two cores with Spark, MySQL and Kafka on them can be slow to import a file
             "simple_auth_manager_users": f"{USER}:admin",
             "simple_auth_manager_passwords_file": users_file(local),
         },
@@ -220,7 +221,13 @@ def _write_configuration(local: Local) -> None:
         "api_auth": {"jwt_secret": secrets.read(local, "airflow-jwt", lambda: random.token_urlsafe(64))},
         "scheduler": {"task_instance_heartbeat_timeout": 120},
         # A changed file is parsed at once, a new one within refresh_interval; the rest of the time two cores are for the data.
-        "dag_processor": {"parsing_processes": 1, "min_file_process_interval": 300, "refresh_interval": 30, "print_stats_interval": 0},
+        "dag_processor": {
+            "dag_file_processor_timeout": 180,
+            "parsing_processes": 1,
+            "min_file_process_interval": 300,
+            "refresh_interval": 30,
+            "print_stats_interval": 0,
+        },
         "usage_data_collection": {"enabled": False},
     }
     parser = configparser.ConfigParser(interpolation=None)

@@ -29,7 +29,7 @@ class AirflowApi:
     def wait_for_dag(self, dag_id: str, seconds: float = 120) -> None:
         """Until the DAG processor has found it; raises with the import errors it met, if any."""
         deadline = time.monotonic() + seconds
-        while self._send("GET", f"/dags/{dag_id}", missing_ok=True) is None:
+        while (dag := self._send("GET", f"/dags/{dag_id}", missing_ok=True)) is None or dag["is_stale"]:
             if errors := self._get("/importErrors")["import_errors"]:
                 raise StackError("A DAG file has an error.", todo="Correct it.", file=errors[0]["filename"], error=errors[0]["stack_trace"])
             if time.monotonic() > deadline:
