@@ -56,9 +56,9 @@ def divide(settings: Settings, mysql: binlog.MySQL, tables: Iterable[SourceTable
 
 
 def group(tables: Iterable[SourceTable], rows: int, lanes: int) -> list[Piece]:
-    """Whole tables, put together up to `rows` rows, and so that every lane gets something to do."""
+    """Whole tables, put together up to `rows` rows, and so that every lane gets something to do that is worth a relay's start."""
     by_size = sorted(tables, key=lambda table: table.rows, reverse=True)
-    limit = min(rows, sum(table.rows for table in by_size) // lanes)
+    limit = max(rows // 4, min(rows, sum(table.rows for table in by_size) // lanes))
     groups: list[list[SourceTable]] = []
     for table in by_size:
         fitting = next((each for each in groups if table.rows + sum(other.rows for other in each) <= limit), None)

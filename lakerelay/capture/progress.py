@@ -176,7 +176,9 @@ class Progress:
     @cached_property
     def _producer(self) -> Producer:
         role = {"transactional.id": self._role} if self._role else {}
-        return Producer({"bootstrap.servers": self._settings.kafka.bootstrap_servers, "acks": "all", "enable.idempotence": True, "linger.ms": 0} | role)
+        return Producer(
+            {"bootstrap.servers": self._settings.kafka.bootstrap_servers, "acks": "all", "enable.idempotence": True, "linger.ms": 0, "log_level": 3} | role
+        )
 
     def read(self) -> State:
         """The newest record of every key, up to the topic's end at the time of the call."""

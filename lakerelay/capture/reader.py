@@ -27,6 +27,7 @@ class Reader:
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed",
+                "log_level": 3,  # errors; what matters is raised
                 "fetch.wait.max.ms": 20,  # the end of the topic is known after one empty fetch
             }
         )

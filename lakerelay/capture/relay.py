@@ -43,10 +43,16 @@ class _LostError(RelayError):
 
 def _attempt(settings: Settings, progress: Progress, record: RelayRecord, label: str) -> RelayRecord:
     """One attempt: the record as scanned, or as failed when another attempt can help."""
-    if not _under_way(settings, record):
-        record = _begin(settings, progress, record)
+    fresh = not _under_way(settings, record)
+    if fresh:
+        _clear(settings, record)
+        record = _next(settings, record)
+        # Before the connector is made: one that nobody remembers would never be removed.
+        progress.write(record)
     log.info("relay scanning relay=%s id=%s attempt=%d tables=%s range=%s", label, record.id, record.attempt, ",".join(record.tables), record.range or "whole")
     try:
+        if fresh:
+            _start(settings, record)
         record = _follow(settings, record, label)
     except LakerelayError as error:
         record = replace(record, state="failed", error=str(error))
@@ -67,13 +73,16 @@ def _under_way(settings: Settings, record: RelayRecord) -> bool:
     return status is not None and not status.failed
 
 
-def _begin(settings: Settings, progress: Progress, record: RelayRecord) -> RelayRecord:
-    """Remove what the last attempt left and start the next one."""
+def _clear(settings: Settings, record: RelayRecord) -> None:
+    """Remove what the last attempt left."""
     if record.attempt:
         _connector(settings, record).delete()
         topics.delete(settings, topics.present(settings, record.schema_topic))
+
+
+def _next(settings: Settings, record: RelayRecord) -> RelayRecord:
     prefix = topics.relay_prefix(settings, record.id, record.attempt + 1)
-    record = replace(
+    return replace(
         record,
         state="scanning",
         attempt=record.attempt + 1,
@@ -84,12 +93,13 @@ def _begin(settings: Settings, progress: Progress, record: RelayRecord) -> Relay
         error="",
         started_at=time.time(),
     )
-    # Before the connector: one that nobody remembers would never be removed.
-    progress.write(record)
+
+
+def _start(settings: Settings, record: RelayRecord) -> None:
+    prefix = record.schema_topic
     names = [*record.topics.values(), prefix, topics.notifications(prefix), topics.history(prefix)]
     topics.create(settings, dict.fromkeys(names, topics.UNTIL_DELETED))
     _connector(settings, record).put(bodies.relay(settings, record))
-    return record
 
 
 def _position_before(settings: Settings) -> binlog.Position | None:

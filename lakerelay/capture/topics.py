@@ -14,7 +14,7 @@ COMPACTED = {"cleanup.policy": "compact"}
 SEVEN_DAYS = {"cleanup.policy": "delete", "retention.ms": str(7 * 24 * 3600 * 1000)}
 UNTIL_DELETED = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
-_SECONDS = 30.0
+_SECONDS = 20.0
 
 
 def progress(settings: Settings) -> str:
@@ -88,7 +88,7 @@ def end_offsets(settings: Settings, names: Iterable[str]) -> dict[str, int]:
 
 def bounds(settings: Settings, names: Iterable[str]) -> dict[str, tuple[int, int]]:
     """The first offset that each topic still holds, and the next that it will give."""
-    consumer = Consumer({"bootstrap.servers": settings.kafka.bootstrap_servers, "group.id": progress(settings), "enable.auto.commit": False})
+    consumer = Consumer({"bootstrap.servers": settings.kafka.bootstrap_servers, "group.id": progress(settings), "enable.auto.commit": False, "log_level": 3})
     try:
         return {name: consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=_SECONDS) for name in names}
     except KafkaException as error:
@@ -98,7 +98,7 @@ def bounds(settings: Settings, names: Iterable[str]) -> dict[str, tuple[int, int
 
 
 def _admin(settings: Settings) -> AdminClient:
-    return AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    return AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers, "log_level": 3})
 
 
 def _ignore(future: Future[None], code: int) -> None:

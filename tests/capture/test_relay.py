@@ -1,0 +1,232 @@
+"""One relay on the real servers: every row once, whatever happens on the way."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from lakerelay import config
+from lakerelay.capture import bodies, topics
+from lakerelay.capture.connector import Connector
+from lakerelay.capture.plan import plan_relays
+from lakerelay.capture.progress import Progress, RelayRecord
+from lakerelay.capture.relay import scan_relay
+from lakerelay.config import Settings
+from lakerelay.errors import ConnectError, RelayError
+from tests.capture.conftest import Fill, Source, events, insert
+
+
+def _plan(settings: Settings) -> list[str]:
+    return plan_relays(settings, [], run="one", replace=False)
+
+
+def _record(settings: Settings, relay: str) -> RelayRecord:
+    with Progress(settings) as progress:
+        return progress.read().relays[relay]
+
+
+def _keys(settings: Settings, record: RelayRecord, table: str, column: str = "id") -> list[object]:
+    """Keys of the table's rows in Kafka, in their order there."""
+    return [event["after"][column] for event in events(settings, record.topics[table]) if event["op"] == "r"]
+
+
+def _connectors(settings: Settings) -> list[str]:
+    return [name for name in httpx.get(f"{settings.connect.url}/connectors").json() if name.startswith(f"{settings.name}-")]
+
+
+def _until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.1)
+
+
+def test_a_group_of_tables_is_scanned_whole(source: Source, fill: Fill, caplog: pytest.LogCaptureFixture) -> None:
+    """Also an empty table, and one whose name has to be escaped."""
+    fill("t", 3000)
+    fill("t2", 20)
+    fill("empty", 0)
+    fill("odd-$name", 7)
+    settings = source.settings()
+    (relay,) = _plan(settings)
+    with caplog.at_level(logging.INFO):
+        record = scan_relay(settings, relay)
+
+    name = source.name
+    assert record == _record(settings, relay)
+    assert (record.state, record.attempt, record.error) == ("scanned", 1, "")
+    assert record.rows == {f"{name}.t": 3000, f"{name}.t2": 20, f"{name}.empty": 0, f"{name}.odd-$name": 7}
+    assert sorted(map(int, map(str, _keys(settings, record, f"{name}.t")))) == list(range(1, 3001))
+    assert len(_keys(settings, record, f"{name}.odd-$name")) == 7
+    assert record.topics[f"{name}.odd-$name"] == f"{name}.relay.{relay}a1.{name}.odd-_name"
+    assert record.position
+    assert {event["source"]["pos"] for event in events(settings, record.topics[f"{name}.t"])} == {record.position.pos}
+    assert f"relay scanned relay=1/1 table={name}.t rows=3000" in caplog.text
+    assert _connectors(settings) == []
+
+
+def test_the_schema_topic_holds_the_columns(source: Source, fill: Fill) -> None:
+    fill("t", 1)
+    settings = source.settings()
+    record = scan_relay(settings, _plan(settings)[0])
+
+    changes = [change for event in events(settings, record.schema_topic) for change in event["tableChanges"]]
+    assert [[column["name"] for column in change["table"]["columns"]] for change in changes if change["type"] == "CREATE"] == [["id", "v"]]
+
+
+def test_ranges_of_one_table_hold_every_row_once(source: Source) -> None:
+    """Skewed text keys under a collation that takes upper and lower case for equal."""
+    source.run("CREATE TABLE t (k VARCHAR(20), id INT, PRIMARY KEY (k, id))")
+    insert(source, "t", [(text, number) for number in range(300) for text in ("a", "B", "O'Hara", "日本")] + [("b", number) for number in range(1000, 3000)])
+    settings = source.settings(relay={"rows": 700})
+    relays = _plan(settings)
+    records = [scan_relay(settings, relay) for relay in relays]
+
+    assert len(records) > 2
+    assert sum(sum(record.rows.values()) for record in records) == source.count("t")
+    keys = [(event["after"]["k"], event["after"]["id"]) for record in records for event in events(settings, record.topics[f"{source.name}.t"])]
+    assert sorted(keys) == sorted(source.run("SELECT k, id FROM t"))
+
+
+def test_a_scanned_relay_is_not_scanned_again(source: Source, fill: Fill) -> None:
+    fill("t", 10)
+    settings = source.settings()
+    (relay,) = _plan(settings)
+    first = scan_relay(settings, relay)
+    source.run("INSERT INTO t VALUES (11, 'later')")
+
+    assert scan_relay(settings, relay) == first
+    assert _plan(settings) == []
+    assert len(_keys(settings, first, f"{source.name}.t")) == 10
+
+
+def test_a_deleted_connector_is_made_anew_on_fresh_topics(source: Source, fill: Fill) -> None:
+    """The scan waits for a lock when its connector is deleted; the next attempt reads all rows once."""
+    fill("t", 500)
+    settings = source.settings()
+    (relay,) = _plan(settings)
+    source.run("LOCK TABLES t WRITE")  # the global lock that a scan begins with has to wait
+    with ThreadPoolExecutor(1) as pool:
+        scan = pool.submit(scan_relay, settings, relay)
+        name = bodies.relay_name(settings, relay, 1)
+        _until(lambda: (status := Connector(settings, name).status()) is not None and status.task == "RUNNING")
+        Connector(settings, name).delete()
+        source.run("UNLOCK TABLES")
+        record = scan.result(timeout=180)
+
+    assert (record.attempt, record.state, record.rows) == (2, "scanned", {f"{source.name}.t": 500})
+    assert sorted(map(int, map(str, _keys(settings, record, f"{source.name}.t")))) == list(range(1, 501))
+    assert topics.present(settings, topics.relay_prefix(settings, relay, 1)) == []
+
+
+def test_a_task_that_connect_restarts_inside_the_scan_leaves_no_row_twice(source: Source, fill: Fill) -> None:
+    fill("t", 400_000)
+    settings = source.settings()
+    (relay,) = _plan(settings)
+    topic = topics.data(topics.relay_prefix(settings, relay, 1), f"{source.name}.t")
+    with ThreadPoolExecutor(1) as pool:
+        scan = pool.submit(scan_relay, settings, relay)
+        _until(lambda: topic in topics.present(settings, settings.name) and topics.end_offsets(settings, [topic])[topic] > 0, seconds=120)
+        httpx.post(f"{settings.connect.url}/connectors/{bodies.relay_name(settings, relay, 1)}/tasks/0/restart", timeout=60).raise_for_status()
+        record = scan.result(timeout=300)
+
+    assert (record.attempt, record.rows) == (2, {f"{source.name}.t": 400_000})
+    keys = _keys(settings, record, f"{source.name}.t")
+    assert (len(keys), len(set(keys))) == (400_000, 400_000)
+
+
+def test_a_killed_task_is_continued_and_not_begun_again(source: Source, fill: Fill) -> None:
+    """The Airflow worker dies while its connector scans; the next try follows the same attempt."""
+    fill("t", 5000)
+    settings = source.settings()
+    (relay,) = _plan(settings)
+    assert settings.local
+    program = "import sys; from lakerelay import config; from lakerelay.capture.relay import scan_relay; scan_relay(config.load(), sys.argv[1])"
+    environment = os.environ | {config.SETTINGS_VARIABLE: str(settings.local.folder / "settings" / f"{settings.name}.toml")}
+    source.run("LOCK TABLES t WRITE")
+    task = subprocess.Popen([sys.executable, "-c", program, relay], env=environment)
+    try:
+        _until(lambda: bool(_connectors(settings)), seconds=120)
+    finally:
+        task.send_signal(signal.SIGKILL)
+        task.wait()
+        source.run("UNLOCK TABLES")
+
+    record = scan_relay(settings, relay)
+    assert (record.state, record.attempt, record.rows) == ("scanned", 1, {f"{source.name}.t": 5000})
+    assert len(_keys(settings, record, f"{source.name}.t")) == 5000
+
+
+def test_a_failed_task_is_an_error_with_its_trace_and_can_be_run_again(source: Source, fill: Fill) -> None:
+    """The table is gone when the scan begins."""
+    fill("t", 10)
+    settings = source.settings()
+    (relay,) = _plan(settings)
+    wrong = settings.model_copy(update={"source": settings.source.model_copy(update={"user": "nobody"})})
+    with pytest.raises(ConnectError, match="nobody"):
+        scan_relay(wrong, relay)
+    assert _record(settings, relay).state == "failed"
+
+    record = scan_relay(settings, relay)
+    assert (record.state, record.attempt, record.error) == ("scanned", 2, "")
+
+
+def test_a_table_that_is_gone_is_an_error(source: Source, fill: Fill) -> None:
+    fill("t", 10)
+    settings = source.settings()
+    (relay,) = _plan(settings)
+    source.run("DROP TABLE t")
+    with pytest.raises((RelayError, ConnectError)):
+        scan_relay(settings, relay)
+
+    assert _record(settings, relay).state == "failed"
+
+
+def test_an_unknown_relay_is_an_error(source: Source) -> None:
+    with pytest.raises(RelayError, match="no such relay"):
+        scan_relay(source.settings(), "20000101t000000_01")
+
+
+def test_without_a_lock_the_position_is_from_before_the_scan(source: Source, fill: Fill) -> None:
+    """Rows are inserted all the while: the rows' own positions are not older than the relay's."""
+    fill("t", 2000)
+    settings = source.settings(relay={"locking": "none"})
+    (relay,) = _plan(settings)
+    done = threading.Event()
+
+    def write() -> None:
+        number = 1_000_000
+        while not done.is_set():
+            source.run(f"INSERT INTO t VALUES ({number}, 'x')")
+            number += 1
+            time.sleep(0.05)
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        record = scan_relay(settings, relay)
+        done.set()
+        writing.result()
+
+    assert record.position
+    assert all(
+        (event["source"]["file"], event["source"]["pos"]) >= (record.position.file, record.position.pos)
+        for event in events(settings, record.topics[f"{source.name}.t"])
+    )
+    assert record.rows[f"{source.name}.t"] >= 2000
+
+
+def test_the_password_is_never_in_the_connector(source: Source, fill: Fill) -> None:
+    fill("t", 10)
+    settings = source.settings()
+    relay = RelayRecord("x_01", "x", (f"{source.name}.t",), attempt=1, schema_topic=topics.relay_prefix(settings, "x_01", 1))
+    for options in (bodies.relay(settings, relay), bodies.capture(settings, relay.tables)):
+        assert options["database.password"] == settings.connect.source_password
+        assert config.source_password() not in str(options)
