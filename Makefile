@@ -33,7 +33,7 @@ $(READY): pyproject.toml uv.lock
 	  fi
 	fi
 	[[ -x .venv/bin/python ]] || rm -rf .venv
-	"$$uv" sync --locked --extra local --group dev
+	"$$uv" sync --locked --compile-bytecode --extra local --group dev
 	touch $@
 
 .PHONY: up
