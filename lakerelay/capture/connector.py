@@ -1,6 +1,7 @@
 """Kafka Connect's REST interface, for one connector: create, watch its task, stop, offsets, delete."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import httpx
@@ -147,10 +148,16 @@ class _PendingError(ConnectError):
 
 
 def _request(method: str, url: str, json: Any, accepted: tuple[int, ...]) -> httpx.Response:
-    response = httpx.request(method, url, json=json, timeout=60.0)
+    response = _client().request(method, url, json=json)
     if response.status_code not in accepted:
         response.raise_for_status()
     return response
+
+
+@cache
+def _client() -> httpx.Client:
+    """One for the process: each new one reads all CA certificates, half a second of CPU."""
+    return httpx.Client(timeout=60.0)
 
 
 def _is_pending(error: BaseException) -> bool:

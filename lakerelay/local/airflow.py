@@ -24,7 +24,7 @@ from cryptography.fernet import Fernet
 from lakerelay import config
 from lakerelay.config import Local, Settings
 from lakerelay.errors import StackError
-from lakerelay.local import LOOPBACK, PROJECT, java, secrets, spark
+from lakerelay.local import LOOPBACK, PROJECT, http, java, secrets, spark
 from lakerelay.local.airflow_api import AirflowApi
 from lakerelay.local.process import Process
 
@@ -99,7 +99,7 @@ class _Part:
         """Whether the part has sent a heartbeat since it was started: Airflow calls it healthy for a while after its end."""
         process = Process(self.name, self.local.folder).find()
         try:
-            told = httpx.get(f"{url(self.local)}/api/v2/monitor/health", timeout=5).json()[part]
+            told = http.client().get(f"{url(self.local)}/api/v2/monitor/health").json()[part]
         except (httpx.HTTPError, ValueError, KeyError):
             return False
         beat = told.get(f"latest_{part}_heartbeat")
@@ -131,7 +131,7 @@ class ApiServer(_Part):
 
     def is_ready(self) -> bool:
         try:
-            return httpx.get(f"{self.address}/api/v2/version", timeout=5).is_success
+            return http.client().get(f"{self.address}/api/v2/version").is_success
         except httpx.HTTPError:
             return False
 

@@ -113,7 +113,7 @@ class AirflowApi:
     def _log_in(self) -> None:
         user, password = next(iter(json.loads(self._users_file.read_text()).items()))
         try:
-            answer = httpx.post(f"{self._url}/auth/token", json={"username": user, "password": password}, timeout=30)
+            answer = self._http.post(f"{self._url}/auth/token", json={"username": user, "password": password}, timeout=30)
             answer.raise_for_status()
         except httpx.HTTPError as error:
             raise StackError(f"No login at Airflow: {error}.", todo="See `lakerelay status`.", url=self._url, user=user) from error
