@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from lakerelay.config import Local, Settings
-from lakerelay.local import LOOPBACK, PROJECT, jars, java, kafka, secrets
+from lakerelay.local import LOOPBACK, PROJECT, http, jars, java, kafka, secrets
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Connect:
     settings: Settings
     name: str = "connect"
     gigabytes: float = 2.5
-    seconds: float = 120.0
+    seconds: float = 300.0
 
     @cached_property
     def local(self) -> Local:
@@ -40,7 +40,7 @@ class Connect:
     @property
     def command(self) -> list[str]:
         main = "org.apache.kafka.connect.cli.ConnectDistributed"
-        return [*java.start("2g", self._folder / "log4j2.properties"), "-cp", kafka.classpath(), main, str(self._folder / "worker.properties")]
+        return [*java.start("2g", "Parallel", self._folder / "log4j2.properties"), "-cp", kafka.classpath(), main, str(self._folder / "worker.properties")]
 
     @property
     def _folder(self) -> Path:
@@ -64,8 +64,8 @@ class Connect:
     def is_ready(self) -> bool:
         """The REST server answers early; it lists connectors only when the worker has joined its group and read its topics."""
         try:
-            plugins = httpx.get(f"{self.address}/connector-plugins", timeout=5).json()
-            listed = httpx.get(f"{self.address}/connectors", timeout=5)
+            plugins = http.client().get(f"{self.address}/connector-plugins").json()
+            listed = http.client().get(f"{self.address}/connectors")
         except (httpx.HTTPError, ValueError):
             return False
         return listed.is_success and any(each["class"] == "io.debezium.connector.mysql.MySqlConnector" for each in plugins)

@@ -59,6 +59,7 @@ def wrong() -> list[str]:
 def fetch(say: Callable[[str], None]) -> None:
     """Have every file in place, checked and unpacked; what is there and right is not downloaded again."""
     with _only_one():
+        java.share_classes()
         if bad := wrong():
             damaged = [name for name in bad if (folder() / name).exists()]
             for name in damaged:

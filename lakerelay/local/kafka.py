@@ -21,7 +21,7 @@ class Kafka:
     settings: Settings
     name: str = "kafka"
     gigabytes: float = 1.0
-    seconds: float = 90.0
+    seconds: float = 300.0
 
     @cached_property
     def local(self) -> Local:
@@ -42,7 +42,7 @@ class Kafka:
 
     @property
     def command(self) -> list[str]:
-        return [*java.start("768m", self._folder / "log4j2.properties"), "-cp", classpath(), "kafka.Kafka", str(self._folder / "server.properties")]
+        return [*java.start("768m", "Serial", self._folder / "log4j2.properties"), "-cp", classpath(), "kafka.Kafka", str(self._folder / "server.properties")]
 
     @property
     def _folder(self) -> Path:
@@ -55,7 +55,9 @@ class Kafka:
         if (self._folder / "data" / "meta.properties").exists():
             return
         tool = ["kafka.tools.StorageTool", "format", "--cluster-id", _CLUSTER, "--ignore-formatted", "--config", str(self._folder / "server.properties")]
-        done = subprocess.run([java.program(), "-cp", classpath(), *tool], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [java.program(), "-XX:TieredStopAtLevel=1", "-cp", classpath(), *tool], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise StackError("Kafka cannot format its data folder.", todo="", told=(done.stdout + done.stderr)[-2000:])
 
@@ -89,6 +91,11 @@ class Kafka:
             "message.max.bytes": LARGEST_MESSAGE,
             "replica.fetch.max.bytes": LARGEST_MESSAGE,
             "log.retention.hours": 168,
+            # Idle on two cores: no empty metadata record twice a second, and no more threads than there is work for.
+            "metadata.max.idle.interval.ms": 0,
+            "num.io.threads": 4,
+            "num.network.threads": 2,
+            "background.threads": 2,
         }
 
 

@@ -44,7 +44,7 @@ class Mysql:
     settings: Settings
     name: str = "mysql"
     gigabytes: float = 1.0
-    seconds: float = 90.0
+    seconds: float = 300.0
 
     @cached_property
     def local(self) -> Local:
