@@ -1,5 +1,6 @@
 """Kafka Connect's REST interface, for one connector: create, watch its task, stop, offsets, delete."""
 
+import time
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ from lakerelay.errors import ConnectError
 CLASS = "io.debezium.connector.mysql.MySqlConnector"
 
 _TRACE_LINES = 6
+_POLL = 0.3  # seconds between two looks at the status
 
 
 @dataclass(frozen=True)
@@ -61,14 +63,13 @@ class Connector:
         task = body["tasks"][0] if body["tasks"] else {}
         return Status(body["connector"]["state"], task.get("state", ""), task.get("trace", "") or body["connector"].get("trace", ""))
 
-    def wait(self, task: str = "RUNNING", connector: str = "RUNNING") -> None:
-        """Until connector and task have these states. Raises ConnectError with the trace as soon as one failed."""
-        seen: Status | None = None
-        for attempt in Retrying(wait=wait_fixed(0.3), stop=stop_after_delay(self._patience), retry=retry_if_exception(_is_pending)):
-            with attempt:
-                seen = self.check()
-                if seen is None or (seen.connector, seen.task) != (connector, task):
-                    raise _PendingError("The connector did not reach its state.", todo=_TODO, connector=self.name, wanted=connector, seen=str(seen))
+    def wait(self, task: str = "RUNNING", connector: str = "RUNNING", seconds: float = 300.0) -> None:
+        """Until connector and task have these states. Raises ConnectError with the trace as soon as one failed, or after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while (seen := self.check()) is None or (seen.connector, seen.task) != (connector, task):
+            if time.monotonic() > deadline:
+                raise ConnectError("The connector did not reach its state.", todo=_TODO, connector=self.name, wanted=connector, seen=str(seen))
+            time.sleep(_POLL)
 
     def check(self) -> Status | None:
         """Its status; raises ConnectError with the first lines of the trace when it or its task failed."""
@@ -143,10 +144,6 @@ class Connector:
 _TODO = "Mend what the message names, then run the task again."
 
 
-class _PendingError(ConnectError):
-    pass
-
-
 def _request(method: str, url: str, json: Any, accepted: tuple[int, ...]) -> httpx.Response:
     response = _client().request(method, url, json=json)
     if response.status_code not in accepted:
@@ -160,15 +157,12 @@ def _client() -> httpx.Client:
     return httpx.Client(timeout=60.0)
 
 
-def _is_pending(error: BaseException) -> bool:
-    return isinstance(error, _PendingError)
-
-
 def _is_passing(error: BaseException) -> bool:
     """A rebalance, a worker that starts or restarts: the same request can succeed in a moment."""
     if isinstance(error, httpx.HTTPStatusError):
-        return error.response.status_code in (httpx.codes.CONFLICT, httpx.codes.SERVICE_UNAVAILABLE)
-    return isinstance(error, httpx.ConnectError | httpx.RemoteProtocolError | httpx.ReadError)
+        passing = (httpx.codes.CONFLICT, httpx.codes.SERVICE_UNAVAILABLE)
+        return error.response.status_code in passing or "timed out" in _told(error.response).lower()
+    return isinstance(error, httpx.ConnectError | httpx.RemoteProtocolError | httpx.ReadError | httpx.TimeoutException)
 
 
 def _told(response: httpx.Response) -> str:
