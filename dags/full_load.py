@@ -45,10 +45,9 @@ def fix_position() -> str:
 @task
 def plan_relays() -> list[dict[str, str]]:
     """One entry for each relay that is left: its id and a name that a person can read."""
-    from lakerelay.capture.plan import plan_relays
-
     from lakerelay.capture import binlog, source
     from lakerelay.capture.handover import relay_name
+    from lakerelay.capture.plan import plan_relays
     from lakerelay.capture.progress import Progress
 
     context = get_current_context()

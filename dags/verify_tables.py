@@ -26,7 +26,6 @@ settings = config.load()
 @task
 def checksum_source() -> list[str]:
     from lakerelay.capture.checksum import checksum_source
-
     from lakerelay.capture.handover import loaded_tables
 
     tables = airflow_tasks.chosen_tables(settings, get_current_context()["params"]["tables"], loaded_tables(settings))
