@@ -24,7 +24,7 @@ def can_split(table: SourceTable) -> bool:
 
 
 def split(mysql: MySQL, table: SourceTable, rows: int) -> list[tuple[KeyRange, int]]:
-    """Ranges of about `rows` rows each, with their rows as counted on the way; together they cover every possible key exactly once.
+    """Ranges of about `rows` rows each, with about how many they have; together they cover every possible key exactly once.
 
     Walks the key's index once. The bounds are keys that exist, so skew does no harm; rows of one key value stay together.
     The first range is open below and the last above: a row inserted later falls into exactly one of them.

@@ -42,7 +42,6 @@ def test_every_row_is_in_exactly_one_range(source: Source, kind: str) -> None:
     read = [source.run(bodies.select(name, part)) for part, _ in parts]
     assert sorted(row for part in read for row in part) == sorted(source.run("SELECT * FROM t"))
     assert (parts[0][0].lower, parts[-1][0].upper) == (None, None)
-    assert sum(rows for _, rows in parts) == len(rows)
     if kind not in ("skewed", "one_value", "text", "text_binary", "latin1", "empty"):
         assert [len(part) for part in read[:-1]] == [120] * 8
 

@@ -166,7 +166,7 @@ def test_a_killed_task_is_continued_and_not_begun_again(source: Source, fill: Fi
 
 
 def test_a_failed_task_is_an_error_with_its_trace_and_can_be_run_again(source: Source, fill: Fill) -> None:
-    """The table is gone when the scan begins."""
+    """MySQL refuses Debezium's user."""
     fill("t", 10)
     settings = source.settings()
     (relay,) = _plan(settings)
