@@ -27,8 +27,9 @@ def changes(records: DataFrame, schema: TableSchema) -> DataFrame:
         ]
     )
     parsed = records.select("offset", F.from_json(F.col("value").cast("string"), envelope, _STRICT).alias("event"))
+    truncate = F.raise_error(F.lit(f"{schema.table} was emptied by TRUNCATE. Nothing of this batch was written to it. Run full_load for it with replace set."))
     return parsed.select(
-        F.col("event.op").alias("op"),
+        F.when(F.col("event.op") == "t", truncate.cast("string")).otherwise(F.col("event.op")).alias("op"),
         seq(F.col("event.source.file"), F.col("event.source.pos")).alias(SEQ),
         F.col("event.source.row").alias("row"),
         "offset",

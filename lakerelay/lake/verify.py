@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from lakerelay.capture.checksum import NULL, SEPARATOR, WHOLE_ROW
 from lakerelay.capture.progress import Progress, VerifyRecord
@@ -44,7 +45,7 @@ def _compare(spark: SparkSession, settings: Settings, record: VerifyRecord) -> t
     """The record with its verdict, and what differs: `rows`, names of columns, `*` when only whole rows do."""
     rows = store.read(spark, store.lake_table(settings, record.table, record.key_columns))
     compared = [name for name in record.source_checksums if name != WHOLE_ROW]
-    texts = {name: F.coalesce(_text(record.columns[name], F.col(f"`{name}`")), F.lit(NULL)) for name in compared}
+    texts = {name: F.coalesce(_text(record.columns[name], F.col(f"`{name}`"), rows.schema[name].dataType), F.lit(NULL)) for name in compared}
     digest = F.conv(F.substring(F.md5(F.concat_ws(SEPARATOR, *texts.values())), 1, 15), 16, 10).cast("decimal(20, 0)")
     sums = [F.sum(digest).alias(WHOLE_ROW), *(F.sum(F.crc32(text.cast("binary")).cast("decimal(20, 0)")).alias(name) for name, text in texts.items())]
     found = rows.agg(F.count(F.lit(1)), *sums).collect()[0]
@@ -54,11 +55,13 @@ def _compare(spark: SparkSession, settings: Settings, record: VerifyRecord) -> t
     return replace(record, verdict="different" if differences else "equal", lake_rows=found[0]), differences
 
 
-def _text(kind: str, column: Column) -> Column:
+def _text(kind: str, column: Column, lake_type: T.DataType) -> Column:
     """A value as text, as capture.checksum writes it in MySQL."""
     match kind:
         case "real":
-            return column.cast("decimal(38, 10)").cast("string")
+            return _plain(column.cast("decimal(38, 10)"), 10)
+        case "decimal":
+            return _plain(column, lake_type.scale if isinstance(lake_type, T.DecimalType) else 0)
         case "instant":
             return F.date_format(column, "yyyy-MM-dd HH:mm:ss.SSSSSS")
         case "bytes":
@@ -67,6 +70,11 @@ def _text(kind: str, column: Column) -> Column:
             return column.cast("int").cast("string")
         case _:
             return column.cast("string")
+
+
+def _plain(column: Column, scale: int) -> Column:
+    """Digits without an exponent: a cast would write a small decimal as 0E-10."""
+    return F.translate(F.format_number(column, scale), ",", "")
 
 
 def _line(record: VerifyRecord, differences: list[str]) -> str:

@@ -1,0 +1,72 @@
+"""Which of a key's changes is written."""
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from lakerelay.lake.merge import latest_per_key
+
+CHANGE = "op string, _seq bigint, row int, offset bigint, before struct<k: int, p: string, v: int>, after struct<k: int, p: string, v: int>"
+
+
+def merged(spark: SparkSession, partition: str | None, *changes: tuple[Any, ...]) -> set[tuple[Any, ...]]:
+    rows = latest_per_key(spark.createDataFrame(list(changes), CHANGE), ["k"], partition)
+    columns = ["k", "p", "v", "_seq", "_hoodie_is_deleted", *(["_partition"] if partition else [])]
+    return {tuple(row) for row in rows.select(columns).collect()}
+
+
+def test_the_newest_change_of_a_key_wins(spark: SparkSession) -> None:
+    """INSERT k=1; UPDATE k=1 twice; INSERT k=2: one row per key, whatever the order in which they arrive."""
+    changes = [
+        ("u", 30, 0, 3, (1, "a", 2), (1, "a", 3)),
+        ("c", 10, 0, 1, None, (1, "a", 1)),
+        ("u", 20, 0, 2, (1, "a", 1), (1, "a", 2)),
+        ("c", 15, 0, 9, None, (2, "b", 1)),
+    ]
+    assert merged(spark, None, *changes) == {(1, "a", 3, 30, False), (2, "b", 1, 15, False)}
+
+
+def test_rows_of_one_event_are_in_the_events_order(spark: SparkSession) -> None:
+    """A multi-row event has one position: the row's number in it decides, then the Kafka offset."""
+    changes = [
+        ("c", 10, 1, 5, None, (1, "a", 2)),
+        ("c", 10, 0, 6, None, (1, "a", 1)),
+        ("d", 20, 0, 7, (2, "a", 1), None),
+        ("c", 20, 0, 8, None, (2, "a", 9)),
+    ]
+    assert merged(spark, None, *changes) == {(1, "a", 2, 10, False), (2, "a", 9, 20, False)}
+
+
+def test_insert_delete_insert_of_a_key_leaves_the_last_row(spark: SparkSession) -> None:
+    changes = [("c", 1, 0, 1, None, (1, "a", 1)), ("d", 2, 0, 2, (1, "a", 1), None), ("c", 3, 0, 3, None, (1, "a", 2))]
+    assert merged(spark, None, *changes) == {(1, "a", 2, 3, False)}
+
+
+def test_a_delete_carries_the_old_row(spark: SparkSession) -> None:
+    """The old image names the partition in which the row is removed."""
+    assert merged(spark, "p", ("d", 2, 0, 2, (1, "a", 1), None)) == {(1, "a", 1, 2, True, "a")}
+
+
+def test_a_row_that_moves_is_deleted_where_it_was(spark: SparkSession) -> None:
+    """UPDATE … SET p = 'b': written in b, deleted in a."""
+    assert merged(spark, "p", ("u", 5, 0, 1, (1, "a", 1), (1, "b", 2))) == {(1, "b", 2, 5, False, "b"), (1, "a", 1, 5, True, "a")}
+
+
+def test_a_row_that_moves_away_and_back_stays(spark: SparkSession) -> None:
+    """a → b → a within a batch: alive in a, deleted in b."""
+    changes = [("u", 5, 0, 1, (1, "a", 1), (1, "b", 2)), ("u", 6, 0, 2, (1, "b", 2), (1, "a", 3))]
+    assert merged(spark, "p", *changes) == {(1, "a", 3, 6, False, "a"), (1, "b", 2, 6, True, "b")}
+
+
+def test_a_row_that_moves_and_is_deleted_is_gone_everywhere(spark: SparkSession) -> None:
+    changes = [("u", 5, 0, 1, (1, "a", 1), (1, "b", 2)), ("d", 6, 0, 2, (1, "b", 2), None)]
+    assert merged(spark, "p", *changes) == {(1, "a", 1, 5, True, "a"), (1, "b", 2, 6, True, "b")}
+
+
+def test_an_update_within_a_partition_deletes_nothing(spark: SparkSession) -> None:
+    assert merged(spark, "p", ("u", 5, 0, 1, (1, "a", 1), (1, "a", 2))) == {(1, "a", 2, 5, False, "a")}
+
+
+def test_a_null_partition_value_is_a_value(spark: SparkSession) -> None:
+    """From NULL to 'a' is a move."""
+    assert merged(spark, "p", ("u", 5, 0, 1, (1, None, 1), (1, "a", 2))) == {(1, "a", 2, 5, False, "a"), (1, None, 1, 5, True, None)}

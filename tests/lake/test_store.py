@@ -1,0 +1,78 @@
+"""Hudi tables as they are written and read back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakerelay.errors import LakeError
+from lakerelay.lake import store
+from lakerelay.lake.store import Commit, LakeTable
+
+
+def rows(spark: SparkSession, table: LakeTable, *values: tuple[Any, ...]) -> DataFrame:
+    """(a, b, p, v, _seq, deleted) …"""
+    found = spark.createDataFrame(list(values), "a int, b int, p string, v string, _seq bigint, _hoodie_is_deleted boolean")
+    return found.withColumn("_partition", F.col("p")) if table.partition else found
+
+
+def content(spark: SparkSession, table: LakeTable) -> set[tuple[Any, ...]]:
+    return {tuple(row) for row in store.read(spark, table).select("a", "b", "p", "v", "_seq").collect()}
+
+
+@pytest.mark.parametrize("kind", ["cow", "mor"])
+@pytest.mark.parametrize("partition", [None, "p"])
+def test_the_history_of_a_table(spark: SparkSession, tmp_path: Path, kind: str, partition: str | None) -> None:
+    """Load; insert, update, delete; an older change and an older delete; a second load; a change after it."""
+    table = LakeTable("shop.t", str(tmp_path / "t"), ("a", "b"), partition, kind)
+    assert store.newest_commit(spark, table) is None
+
+    loaded = store.load(
+        rows(spark, table, (1, 1, "x", "one", 10, False), (1, 2, "y", "two", 10, False), (2, 1, "x", "three", 10, False)), table, Commit("L1", 10, 1, {"t": 5})
+    )
+    assert store.newest_commit(spark, table) == loaded == Commit("L1", 10, 1, {"t": 5}, loaded.instant)
+
+    changes = rows(spark, table, (1, 1, "x", "ONE", 20, False), (1, 2, "y", "two", 20, True), (3, 3, "z", "new", 20, False))
+    store.upsert(changes, table, Commit("L1", 10, 1, {"t": 8}))
+    assert content(spark, table) == {(1, 1, "x", "ONE", 20), (2, 1, "x", "three", 10), (3, 3, "z", "new", 20)}
+
+    late = rows(spark, table, (1, 1, "x", "late", 15, False), (3, 3, "z", "new", 15, True))
+    store.upsert(late, table, Commit("L1", 10, 1, {"t": 9}))
+    assert content(spark, table) == {(1, 1, "x", "ONE", 20), (2, 1, "x", "three", 10), (3, 3, "z", "new", 20)}
+
+    store.load(rows(spark, table, (1, 1, "x", "again", 30, False)), table, Commit("L2", 30, 1, {"t": 9}))
+    assert content(spark, table) == {(1, 1, "x", "again", 30)}
+    store.upsert(rows(spark, table, (1, 1, "x", "more", 40, False), (4, 4, "x", "four", 40, False)), table, Commit("L2", 30, 1, {"t": 12}))
+    assert content(spark, table) == {(1, 1, "x", "more", 40), (4, 4, "x", "four", 40)}
+    newest = store.newest_commit(spark, table)
+    assert newest
+    assert (newest.load, newest.offsets) == ("L2", {"t": 12})
+
+
+def test_offsets_outlive_compaction(spark: SparkSession, tmp_path: Path) -> None:
+    """More commits than the compaction interval: the newest commit, whoever made it, still says where the table stands."""
+    table = LakeTable("shop.t", str(tmp_path / "t"), ("a", "b"), None, "mor")
+    store.load(rows(spark, table, (1, 1, "x", "one", 10, False)), table, Commit("L1", 10, 1, {"t": 0}))
+    for n in range(1, 24):
+        store.upsert(rows(spark, table, (1, 1, "x", f"v{n}", 10 + n, False)), table, Commit("L1", 10, 1, {"t": n}))
+    newest = store.newest_commit(spark, table)
+    assert newest
+    assert newest.offsets == {"t": 23}
+    assert content(spark, table) == {(1, 1, "x", "v23", 33)}
+    assert list((tmp_path / "t" / ".hoodie" / "timeline").glob("*.commit")), "no compaction was made"
+
+
+def test_a_table_of_somebody_else_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Its offsets are unknown: guessing them would lose or repeat changes."""
+    table = LakeTable("shop.t", str(tmp_path / "t"), ("a",), None, "cow")
+    options = {
+        "hoodie.table.name": "t",
+        "hoodie.datasource.write.recordkey.field": "a",
+        "hoodie.datasource.write.operation": "insert",
+        "hoodie.metadata.enable": "false",
+    }
+    rows(spark, table, (1, 1, "x", "one", 10, False)).write.format("hudi").options(**options).mode("overwrite").save(table.path)
+    with pytest.raises(LakeError, match="not written by lakerelay"):
+        store.newest_commit(spark, table)
