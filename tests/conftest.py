@@ -3,6 +3,7 @@
     stack          MySQL, Kafka and Kafka Connect run
     airflow        Airflow runs too: a client of its API
     make_settings  settings of a pipeline on that stack
+    spark          one small Spark session
 
 $LAKERELAY_TEST_FOLDER names another folder than .lakerelay-test. With $LAKERELAY_TEST_KEEP the servers stay up after the session and the
 next one takes them over.
@@ -25,10 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from lakerelay import config
 from lakerelay.config import Local, Settings
-from lakerelay.local import java, secrets
+from lakerelay.lake import session
+from lakerelay.local import jars, java, secrets
 from lakerelay.local import stack as embedded
 from lakerelay.local.airflow import AirflowApi, url, users_file
 
@@ -127,3 +130,11 @@ def make_settings(stack: Stack) -> MakeSettings:
         return config.load(write_settings(stack.local.folder / "settings" / f"{name}.toml", name, tables, {"local": local, "lake": lake} | sections))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    options = {"spark.jars": ",".join(map(str, jars.spark())), "spark.master": "local[2]", "spark.driver.memory": "2g", "spark.ui.enabled": "false"}
+    found = session.start("tests", **options)
+    yield found
+    found.stop()
