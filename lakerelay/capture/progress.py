@@ -172,6 +172,7 @@ class Progress:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._reader.__exit__(kind, error, trace)
+        self.__dict__.pop("_producer", None)  # the client ends with its last reference
 
     @cached_property
     def _producer(self) -> Producer:

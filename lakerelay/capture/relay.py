@@ -114,10 +114,10 @@ def _follow(settings: Settings, record: RelayRecord, label: str) -> RelayRecord:
     """Until the scan is complete and its connector stopped; the record as scanned."""
     connector = _connector(settings, record)
     with Notices(settings, record.schema_topic) as notices:
-        connector.wait()
         told = time.monotonic()
         while not (scan := _checked(notices.read(), record)).completed:
-            if connector.check() is None:
+            # No status alone may mean that no worker has reported yet.
+            if connector.check() is None and connector.config() is None:
                 raise _LostError("The relay's connector is gone.", todo=_TODO, connector=connector.name)
             if time.monotonic() - told > _LINE:
                 told = time.monotonic()

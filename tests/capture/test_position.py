@@ -20,7 +20,7 @@ def _changes(settings: Settings, table: str, count: int) -> list[tuple[str, Any]
     deadline = time.monotonic() + 60
     while len(found := events(settings, topics.data(settings.name, table))) < count and time.monotonic() < deadline:
         time.sleep(0.3)
-    return [(event["op"], (event["after"] or event["before"])["id"]) for event in found]
+    return [(event["op"], (event["after"] or event["before"] or {}).get("id")) for event in found]
 
 
 def _add(settings: Settings, source: Source, *tables: str) -> Settings:

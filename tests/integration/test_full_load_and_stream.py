@@ -50,12 +50,12 @@ class Writer(threading.Thread):
     def __init__(self, settings: Settings) -> None:
         super().__init__(daemon=True)
         self._connect = lambda: mysql.connect(settings.local, database=NAME, autocommit=False)
-        self._random, self._next, self._stop = random.Random(7), 10_000, threading.Event()
+        self._random, self._next, self._ended = random.Random(7), 10_000, threading.Event()
         self.deleted: set[int] = set()
 
     def run(self) -> None:
         with self._connect() as connection, connection.cursor() as cursor:
-            while not self._stop.is_set():
+            while not self._ended.is_set():
                 self._write(cursor)
                 connection.commit()
                 time.sleep(0.02)
@@ -75,7 +75,7 @@ class Writer(threading.Thread):
             cursor.execute(f"DELETE FROM {name} WHERE a = %s AND b = %s", (pick(ROWS // 4), f"b{pick(4)}"))
 
     def stop(self) -> None:
-        self._stop.set()
+        self._ended.set()
         self.join()
 
 
