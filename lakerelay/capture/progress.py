@@ -1,5 +1,6 @@
 """What a pipeline has done so far, readable from any host: one compacted Kafka topic, the newest record of each key counts."""
 
+import threading
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
@@ -159,6 +160,7 @@ class Progress:
         self._topic = topics.progress(settings)
         self._reader = Reader(settings, self._topic, timeout)
         self._records: dict[str, Record] = {}
+        self._writing = threading.Lock()
 
     def __enter__(self) -> Self:
         topics.create(self._settings, {self._topic: topics.COMPACTED})
@@ -195,7 +197,11 @@ class Progress:
         )
 
     def write(self, *records: Record) -> None:
-        """Append the records, and return when all in-sync replicas have them."""
+        """Append the records, and return when all in-sync replicas have them. Safe to call from several threads."""
+        with self._writing:  # a transactional producer has one transaction at a time
+            self._send(records)
+
+    def _send(self, records: tuple[Record, ...]) -> None:
         failed: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _: object) -> None:

@@ -13,7 +13,7 @@ from pymysql.connections import Connection
 from lakerelay import config
 from lakerelay.capture.progress import Progress, State
 from lakerelay.config import Settings
-from lakerelay.local import airflow, mysql
+from lakerelay.local import airflow, mysql, spark
 from tests.conftest import MakeSettings, Stack
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -39,7 +39,8 @@ class Runner:
         command = [sys.executable, str(PROJECT / "tests" / "dags" / "run_dag.py"), dag, json.dumps(conf), *(["|".join(done)] if done else [])]
         answer = subprocess.run(command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400, check=False)
         assert answer.returncode == 0, answer.stdout[-5000:]
-        told = json.loads(answer.stdout.splitlines()[-1])
+        # What Python says at its very end may follow the answer.
+        told = json.loads(next(line for line in reversed(answer.stdout.splitlines()) if line.startswith('{"state"')))
         return Result(told["state"], told["tasks"], answer.stdout)
 
     def progress(self) -> State:
@@ -69,6 +70,7 @@ def run(stack: Stack, make_settings: MakeSettings, source: Connection, tmp_path_
     tables = [{"name": "dags.one", "type": "cow"}, {"name": "dags.two", "partition": "date_format(day, 'yyyy-MM')"}]
     settings = make_settings("dags", tables)
     home = tmp_path_factory.mktemp("airflow")
+    spark.write(stack.local)  # what spark-submit finds its jars by; `up` writes it with Airflow
     environment = airflow.environment(settings) | {
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),

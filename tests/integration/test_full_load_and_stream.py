@@ -28,7 +28,7 @@ from lakerelay.errors import VerifyError, WriterFencedError
 from lakerelay.lake import load, store, stream, verify
 from lakerelay.local import mysql
 
-NAME = "main_job"
+NAME = f"main_job_{int(time.time())}"  # its own topics, also on servers that an earlier session left running
 TABLES: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {  # name → DDL, key, settings
     "cow_one": ("id INT PRIMARY KEY, v VARCHAR(40), n DECIMAL(12, 9), version INT", ("id",), {"type": "cow"}),
     "mor_one": ("id BIGINT PRIMARY KEY, v VARCHAR(40), d DOUBLE, version INT", ("id",), {"type": "mor"}),
@@ -202,7 +202,7 @@ def test_verify_agrees_and_names_a_column_that_differs(spark: SparkSession, sett
         cursor.execute("UPDATE mor_one SET v = CONCAT(v, '!') LIMIT 1")
         connection.commit()
     checksum_source(settings, names(settings))
-    with pytest.raises(VerifyError, match=r"main_job.mor_one': '\*, v'"):
+    with pytest.raises(VerifyError, match=rf"{NAME}.mor_one': '\*, v'"):
         verify.verify_tables(spark, settings, names(settings))
 
 
