@@ -71,10 +71,6 @@ format: $(READY) ## Put the code into its form
 bench-full-load: $(READY) ## Measure the full load: TPC-H lineitem, scale 1
 	@.venv/bin/python bench/full_load.py $(ARGS)
 
-.PHONY: bench-stream
-bench-stream: $(READY) ## Measure the stream: changes per second, delay
-	@.venv/bin/python bench/stream.py $(ARGS)
-
 .PHONY: clean
 clean: $(READY) ## Stop the embedded stack and remove its data, the tests' too
 	@.venv/bin/lakerelay down --erase
