@@ -51,7 +51,7 @@ class Writer(threading.Thread):
         super().__init__(daemon=True)
         self._connect = lambda: mysql.connect(settings.local, database=NAME, autocommit=False)
         self._random, self._next, self._ended = random.Random(7), 10_000, threading.Event()
-        self.deleted: set[int] = set()
+        self.deleted: set[tuple[str, int]] = set()  # table, id
 
     def run(self) -> None:
         with self._connect() as connection, connection.cursor() as cursor:
@@ -67,7 +67,7 @@ class Writer(threading.Thread):
             cursor.execute(f"UPDATE {name} SET version = version + 1, {column} = {column} / 3 WHERE id = %s", (pick(ROWS),))
             gone = pick(ROWS)
             cursor.execute(f"DELETE FROM {name} WHERE id = %s", (gone,))
-            self.deleted.add(gone)
+            self.deleted.add((name, gone))
         for name in ("cow_two", "mor_two"):
             cursor.execute(f"INSERT INTO {name} VALUES (%s, 'n', 'p0', 0)", (self._next,))
             moved = (f"p{pick(4)}", pick(ROWS // 4), f"b{pick(4)}")
@@ -192,7 +192,7 @@ def test_tables_loaded_under_writes_become_equal_to_their_source(spark: SparkSes
 def test_a_row_deleted_during_the_full_load_does_not_come_back(spark: SparkSession, settings: Settings, loaded: Writer) -> None:
     assert loaded.deleted
     for table in ("cow_one", "mor_one"):
-        assert not {key for (key,) in lake_rows(spark, settings, table)} & loaded.deleted
+        assert not {(table, key) for (key,) in lake_rows(spark, settings, table)} & loaded.deleted
 
 
 def test_verify_agrees_and_names_a_column_that_differs(spark: SparkSession, settings: Settings, loaded: Writer) -> None:
