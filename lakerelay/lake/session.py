@@ -1,5 +1,7 @@
 """The Spark session that every job runs in."""
 
+from typing import Any
+
 from pyspark.sql import SparkSession
 
 # What the code relies on; memory, master and jars are the machine's business (spark-defaults.conf, the Airflow connection).
@@ -22,3 +24,10 @@ def start(name: str, **options: str) -> SparkSession:
     for option, value in (OPTIONS | options).items():
         builder = builder.config(option, value)
     return builder.getOrCreate()
+
+
+def file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    """A Hadoop Path, and the Hadoop FileSystem that it is on: Java objects."""
+    jvm: Any = spark._jvm
+    where = jvm.org.apache.hadoop.fs.Path(path)
+    return where, where.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())

@@ -6,7 +6,7 @@ from pyspark.sql import functions as F
 from lakerelay.capture.progress import RelayRecord
 from lakerelay.config import Settings
 from lakerelay.errors import RelayError
-from lakerelay.lake import decode, topic
+from lakerelay.lake import decode, session, topic
 from lakerelay.lake.merge import PARTITION
 from lakerelay.lake.schema import TableSchema
 from lakerelay.lake.store import LakeTable
@@ -43,7 +43,7 @@ def stage(spark: SparkSession, settings: Settings, relay: RelayRecord, table: La
 
 
 def is_staged(spark: SparkSession, settings: Settings, relay: RelayRecord, table: str) -> bool:
-    path, files = _file_system(spark, f"{folder(settings, relay.load, relay.id, table)}/_SUCCESS")
+    path, files = session.file_system(spark, f"{folder(settings, relay.load, relay.id, table)}/_SUCCESS")
     return bool(files.exists(path))
 
 
@@ -53,7 +53,7 @@ def staged(spark: SparkSession, settings: Settings, relays: list[RelayRecord], t
 
 
 def remove(spark: SparkSession, path: str) -> None:
-    where, files = _file_system(spark, path)
+    where, files = session.file_system(spark, path)
     files.delete(where, True)
 
 
@@ -62,8 +62,3 @@ def position(relay: RelayRecord) -> int:
     if relay.position is None:
         raise RelayError("A relay was recorded as scanned without its position.", todo="Run full_load for its tables with replace set.", relay=relay.id)
     return relay.position.seq
-
-
-def _file_system(spark: SparkSession, path: str):  # type: ignore[no-untyped-def]  # Java objects
-    where = spark._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
-    return where, where.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakerelay.config import Settings
 from lakerelay.errors import LakeError, SettingsError
+from lakerelay.lake import session
 from lakerelay.lake.merge import PARTITION
 from lakerelay.lake.schema import SEQ
 
@@ -90,11 +91,10 @@ def read(spark: SparkSession, table: LakeTable) -> DataFrame:
 def newest_commit(spark: SparkSession, table: LakeTable) -> Commit | None:
     """The newest completed commit that lakerelay wrote, None when there is no table. Raises LakeError for a table that another program made."""
     jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(table.path, ".hoodie/hoodie.properties")
-    configuration = spark._jsparkSession.sessionState().newHadoopConf()
-    if not path.getFileSystem(configuration).exists(path):
+    properties, files = session.file_system(spark, f"{table.path}/.hoodie/hoodie.properties")
+    if not files.exists(properties):
         return None
-    storage = jvm.org.apache.hudi.hadoop.fs.HadoopFSUtils.getStorageConf(configuration)
+    storage = jvm.org.apache.hudi.hadoop.fs.HadoopFSUtils.getStorageConf(files.getConf())
     timeline = jvm.org.apache.hudi.common.table.HoodieTableMetaClient.builder().setConf(storage).setBasePath(table.path).build().getActiveTimeline()
     instants = timeline.getCommitsTimeline().filterCompletedInstants().getReverseOrderedInstants().iterator()
     seen = 0
