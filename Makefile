@@ -71,8 +71,13 @@ format: $(READY) ## Put the code into its form
 bench-full-load: $(READY) ## Measure the full load: TPC-H lineitem, scale 1
 	@.venv/bin/python bench/full_load.py $(ARGS)
 
+.PHONY: bench-stream
+bench-stream: $(READY) ## Measure the stream: changes per second, and the delay from MySQL to Hudi
+	@.venv/bin/python bench/stream.py $(ARGS)
+
 .PHONY: clean
-clean: $(READY) ## Stop the embedded stack and remove its data, the tests' too
+clean: $(READY) ## Stop the embedded stack and remove its data, the tests' and benches' too
 	@.venv/bin/lakerelay down --erase
 	if [[ -f .lakerelay-test.toml ]]; then LAKERELAY_SETTINGS=.lakerelay-test.toml .venv/bin/lakerelay down --erase; rm .lakerelay-test.*; fi
+	if [[ -f .lakerelay-bench/pipeline.toml ]]; then LAKERELAY_SETTINGS=.lakerelay-bench/pipeline.toml .venv/bin/lakerelay down --erase; rm -rf .lakerelay-bench; fi
 	rm -rf .mypy_cache .pytest_cache .ruff_cache

@@ -7,23 +7,14 @@ The time is from the first relay's start to the load's commit.
 """
 
 import argparse
-import json
-import subprocess
-import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import stack  # beside this file
 
-from lakerelay.capture.plan import plan_relays
-from lakerelay.capture.position import fix_position
-from lakerelay.capture.preflight import preflight
 from lakerelay.capture.progress import Progress, State
-from lakerelay.capture.relay import scan_relay
 from lakerelay.config import Settings
-from lakerelay.local import airflow, mysql, tpch
+from lakerelay.local import tpch
 
 TABLE = "tpch.lineitem"
 
@@ -31,35 +22,13 @@ TABLE = "tpch.lineitem"
 def main() -> None:
     arguments = _arguments()
     table = {"name": TABLE, "partition": "date_format(l_shipdate, 'yyyy-MM')", "type": arguments.type}
-    settings = stack.up("bench_full_load", [table], {"lanes": arguments.lanes, "rows": arguments.rows})
-    assert settings.local is not None
-    print(tpch.create_tables(partial(mysql.connect, settings.local), arguments.scale, ["lineitem"])[0], flush=True)
-    preflight(settings)
-    fix_position(settings)
-    relays = plan_relays(settings, [TABLE], run=f"bench {time.time()}", replace=True)
-    with stack.Memory() as memory:
-        printed = _load(settings, relays)
-    with Progress(settings) as progress:
-        figures = _figures(settings, progress.read(), printed) | {"peak_memory_gib": round(memory.peak / 2**30, 1), "machine": stack.machine()}
-    for name, value in figures.items():
-        print(f"{name:<22} {value:,}" if isinstance(value, int | float) else f"{name:<22} {value}")
-    print(json.dumps(figures))
-
-
-def _load(settings: Settings, relays: list[str]) -> str:
-    """What the DAG does after its plan: the scans in `lanes` lanes, beside them one Spark application. Returns what that printed."""
-    job = ["spark-submit", "--master", "local[*]", str(stack.PROJECT / "spark_jobs" / "load_tables.py"), "--tables", TABLE]
-    printed = []
-    with subprocess.Popen(job, env=airflow.environment(settings), stdout=subprocess.PIPE, text=True) as spark, ThreadPoolExecutor(settings.relay.lanes) as pool:
-        scans = [pool.submit(scan_relay, settings, relay) for relay in relays]
-        for line in spark.stdout or ():
-            print(line, end="", flush=True)
-            printed.append(line)
-        for scan in scans:
-            scan.result()
-    if spark.returncode:
-        sys.exit("load_tables failed")
-    return "".join(printed)
+    with stack.pipeline("full_load", [table], {"lanes": arguments.lanes, "rows": arguments.rows}) as settings:
+        print(tpch.create_tables(partial(stack.connection, settings), arguments.scale, ["lineitem"])[0], flush=True)
+        with stack.Memory() as memory:
+            printed = stack.full_load(settings, [TABLE])
+        with Progress(settings) as progress:
+            figures = _figures(settings, progress.read(), printed)
+    stack.report(figures | {"peak_memory_gib": round(memory.peak / 2**30, 1), "machine": stack.machine()})
 
 
 def _figures(settings: Settings, state: State, printed: str) -> dict[str, object]:

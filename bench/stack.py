@@ -1,8 +1,15 @@
 """The servers that the benches run on: an embedded stack of their own, kept from bench to bench so that the source is made once."""
 
+import json
 import os
+import shutil
+import subprocess
+import sys
 import threading
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -10,8 +17,15 @@ from typing import Any, Self
 import psutil
 
 from lakerelay import config
+from lakerelay.capture import bodies, topics
+from lakerelay.capture.binlog import MySQL
+from lakerelay.capture.connector import Connector
+from lakerelay.capture.plan import plan_relays
+from lakerelay.capture.position import fix_position
+from lakerelay.capture.preflight import preflight
+from lakerelay.capture.relay import scan_relay
 from lakerelay.config import Settings
-from lakerelay.local import secrets, spark
+from lakerelay.local import airflow, mysql, secrets, spark
 from lakerelay.local import stack as embedded
 from lakerelay.local.process import Process
 
@@ -21,21 +35,67 @@ PORTS = {"mysql_port": 13406, "kafka_port": 19192, "controller_port": 19193, "co
 SERVERS = ("mysql", "kafka", "connect")
 
 
-def up(name: str, tables: Iterable[Mapping[str, str]], relay: Mapping[str, int]) -> Settings:
-    """Start the servers and return the settings of pipeline `name`; they are what processes started from here load too."""
+@contextmanager
+def pipeline(name: str, tables: Iterable[Mapping[str, str]], relay: Mapping[str, int] | None = None) -> Iterator[Settings]:
+    """The servers run, and a pipeline of its own that is removed at the end; its settings are what processes started from here load too."""
+    name = f"bench_{name}_{time.time():.0f}"
+    lake, file = FOLDER / "lakes" / name, FOLDER / "pipeline.toml"
     lines = [f'name = "{name}"', "[local]", f'folder = "{FOLDER}"', *(f"{port} = {number}" for port, number in PORTS.items())]
-    lines += ["[lake]", f'path = "{FOLDER / "lakes" / name}"', "[relay]", *(f"{option} = {value}" for option, value in relay.items())]
+    lines += ["[lake]", f'path = "{lake}"', "[relay]", *(f"{option} = {value}" for option, value in (relay or {}).items())]
     for table in tables:
         lines += ["[[tables]]", *(f"{option} = '''{value}'''" for option, value in table.items())]
     FOLDER.mkdir(exist_ok=True)
-    file = FOLDER / f"{name}.toml"
     file.write_text("\n".join(lines) + "\n")
     settings = config.load(file)
     assert settings.local is not None
     embedded.up(settings, SERVERS)
     spark.write(settings.local)
     os.environ |= {config.SETTINGS_VARIABLE: str(file), config.PASSWORD_VARIABLE: secrets.source_password(settings.local)}
-    return settings
+    os.environ |= airflow.environment(settings)
+    try:
+        yield settings
+    finally:
+        Connector(settings, bodies.capture_name(settings)).delete()
+        topics.delete(settings, topics.present(settings, name))
+        shutil.rmtree(lake, ignore_errors=True)
+
+
+def connection(settings: Settings, **options: Any) -> MySQL:
+    """To the source, as one who may do everything; each statement commits by itself."""
+    assert settings.local is not None
+    return mysql.connect(settings.local, **{"autocommit": True} | options)
+
+
+def spark_job(name: str, *arguments: str) -> subprocess.Popen[str]:
+    """spark_jobs/<name>.py as Airflow starts it; its log is on stdout."""
+    job = ["spark-submit", "--master", "local[*]", str(PROJECT / "spark_jobs" / f"{name}.py"), *arguments]
+    return subprocess.Popen(job, stdout=subprocess.PIPE, text=True)
+
+
+def full_load(settings: Settings, tables: Sequence[str]) -> str:
+    """What the DAG full_load does: the scans in `lanes` lanes, beside them one Spark application. Returns what that printed."""
+    preflight(settings)
+    fix_position(settings)
+    relays = plan_relays(settings, list(tables), run="bench", replace=False)
+    printed = []
+    with spark_job("load_tables", "--tables", ",".join(tables)) as job, ThreadPoolExecutor(settings.relay.lanes) as pool:
+        scans = [pool.submit(scan_relay, settings, relay) for relay in relays]
+        for line in job.stdout or ():
+            print(line, end="", flush=True)
+            printed.append(line)
+        for scan in scans:
+            scan.result()
+    if job.returncode:
+        sys.exit("load_tables failed")
+    return "".join(printed)
+
+
+def report(figures: Mapping[str, object]) -> None:
+    """As a table, and as one JSON object on the last line."""
+    width = max(map(len, figures))
+    for name, value in figures.items():
+        print(f"{name:<{width}}  {value:,}" if isinstance(value, int | float) else f"{name:<{width}}  {value}")
+    print(json.dumps(figures))
 
 
 class Memory:

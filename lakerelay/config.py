@@ -82,7 +82,7 @@ class Lake(Section):
 class Relay(Section):
     lanes: Positive = 2  # relays scanned at the same time
     rows: Positive = 1_500_000  # a relay's size; a larger table is split into key ranges
-    locking: Literal["minimal", "none"] = "minimal"
+    locking: Literal["brief", "none"] = "brief"  # how the position before a scan is read: with the tables locked for that moment, or without
 
 
 class Stream(Section):

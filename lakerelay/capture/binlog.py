@@ -1,18 +1,22 @@
 """The source's binlog: where it stands, and how the server writes it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import total_ordering
 from typing import TypeAlias
 
 import pymysql
 from pymysql.connections import Connection
+from pymysql.constants import ER
 from pymysql.cursors import Cursor
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
 
 from lakerelay.config import Settings, source_password
 from lakerelay.errors import SourceError
 
 MySQL: TypeAlias = "Connection[Cursor]"
 
+_LOCK_SECONDS = 3
 _VARIABLES = (
     "version",
     "server_uuid",
@@ -117,10 +121,52 @@ def position(mysql: MySQL) -> Position:
     return Position(file=row[0], pos=int(row[1]), gtids=(row[4] or "").replace("\n", "") or None)
 
 
+def settled_position(mysql: MySQL, tables: Iterable[str], attempts: int = 10) -> Position:
+    """A position up to which every change of `tables` (database.table) is to be seen by whoever reads them from now on.
+
+    The end of the binlog alone is not: a transaction stands in the binlog before it can be seen, and waits in between, for a disk or a replica.
+    A read lock on the tables waits for those, and is given back at once; new writes wait as long. One that holds a table longer than 3 s
+    is let through, and asked again: `attempts` times. Raises SourceError.
+    """
+    names = ", ".join(f"{quoted(table)} READ" for table in tables)
+    try:
+        with mysql.cursor() as cursor:
+            cursor.execute(f"SET SESSION lock_wait_timeout = {_LOCK_SECONDS}")
+            retrying = Retrying(retry=retry_if_exception(_waits_for_lock), stop=stop_after_attempt(attempts), wait=wait_fixed(2.0), reraise=True)
+            retrying(cursor.execute, f"LOCK TABLES {names}")
+            try:
+                return position(mysql)
+            finally:
+                cursor.execute("UNLOCK TABLES")
+    except pymysql.MySQLError as error:
+        raise SourceError(
+            f"MySQL gives no read lock for the moment in which the position is read: {error}.",
+            todo="Let the transaction that holds a table end (SHOW PROCESSLIST), then run the task again.",
+            tables=sorted(tables),
+        ) from error
+
+
+def _waits_for_lock(error: BaseException) -> bool:
+    return isinstance(error, pymysql.MySQLError) and error.args[0] == ER.LOCK_WAIT_TIMEOUT
+
+
 def version_number(mysql: MySQL) -> tuple[int, int]:
     """(major, minor)."""
     major, minor = mysql.get_server_info().split(".")[:2]  # type: ignore[no-untyped-call]
     return int(major), int(minor)
+
+
+def quoted(name: str) -> str:
+    """`database`.`table` for SQL, from database.table.
+
+    >>> quoted("shop.odd`name")
+    '`shop`.`odd``name`'
+    """
+    return ".".join(map(quoted_column, name.split(".")))
+
+
+def quoted_column(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
 
 
 def _retention(found: dict[str, str]) -> int | None:

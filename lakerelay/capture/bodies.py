@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lakerelay.capture import topics
+from lakerelay.capture.binlog import quoted, quoted_column
 from lakerelay.capture.progress import KeyRange, RelayRecord
-from lakerelay.capture.source import quoted
 from lakerelay.config import Settings
 
 _FOLDER = Path(__file__).parents[2] / "connect"
@@ -38,7 +38,7 @@ def relay(settings: Settings, relay: RelayRecord) -> dict[str, str]:
 
 def select(table: str, part: KeyRange) -> str:
     """The rows of one range of the primary key's first column."""
-    column = quoted(part.column)
+    column = quoted_column(part.column)
     conditions = [f"{column} >= {part.lower}"] if part.lower is not None else []
     conditions += [f"{column} < {part.upper}"] if part.upper is not None else []
     return f"SELECT * FROM {quoted(table)} FORCE INDEX (PRIMARY) WHERE {' AND '.join(conditions) or 'TRUE'}"  # noqa: S608 — names quoted, bounds are literals that the planner made
@@ -56,7 +56,6 @@ def _options(settings: Settings, body: str, name: str, prefix: str, tables: Iter
         # A replica's id: two connectors with one id throw each other off the server.
         "database.server.id": str(10_000 + zlib.crc32(name.encode()) % 4_000_000_000),
         "table.include.list": ",".join(_pattern(table) for table in sorted(tables)),
-        "snapshot.locking.mode": settings.relay.locking,
         "schema.history.internal.kafka.bootstrap.servers": settings.kafka.bootstrap_servers,
         "schema.history.internal.kafka.topic": topics.history(prefix),
         "notification.sink.topic.name": topics.notifications(prefix),

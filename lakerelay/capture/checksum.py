@@ -5,8 +5,9 @@ import time
 from collections.abc import Iterable
 
 from lakerelay.capture import binlog, source
+from lakerelay.capture.binlog import quoted, quoted_column
 from lakerelay.capture.progress import Progress, VerifyRecord
-from lakerelay.capture.source import Column, SourceTable, quoted
+from lakerelay.capture.source import Column, SourceTable
 from lakerelay.config import Settings
 from lakerelay.errors import VerifyError
 
@@ -72,7 +73,3 @@ def _query(table: SourceTable, kinds: dict[str, str]) -> str:
     whole = f"MD5(CONCAT_WS(CHAR(31), {', '.join(texts.values())}))"
     sums = [f"SUM(CAST(CONV(LEFT({whole}, 15), 16, 10) AS UNSIGNED))", *(f"SUM(CRC32({text}))" for text in texts.values())]
     return f"SELECT COUNT(*), {', '.join(sums)} FROM {quoted(table.name)}"  # noqa: S608 — names quoted
-
-
-def quoted_column(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

@@ -3,12 +3,9 @@
 import re
 from collections.abc import Iterable
 
-from lakerelay.capture.binlog import MySQL
-from lakerelay.capture.source import quoted
+from lakerelay.capture.binlog import MySQL, quoted, quoted_column
 
 _GRANT = re.compile(r"GRANT (?P<privileges>.+?) ON (?:TABLE )?(?P<place>\S.*) TO ", re.IGNORECASE)
-# A privilege → others that allow the same.
-_INSTEAD = {"RELOAD": {"FLUSH_TABLES"}}
 
 
 def missing(mysql: MySQL, tables: Iterable[str], needs_lock: bool) -> dict[str, str]:
@@ -21,11 +18,13 @@ def missing(mysql: MySQL, tables: Iterable[str], needs_lock: bool) -> dict[str, 
         ((account,),) = cursor.fetchall()
     user = "@".join(f"'{part}'" for part in account.rsplit("@", 1))
     anywhere = held.get("*.*", set())
-    wanted = ["REPLICATION SLAVE", "REPLICATION CLIENT", *(["RELOAD"] if needs_lock else [])]
+    wanted = ["REPLICATION SLAVE", "REPLICATION CLIENT"]
     lacking = {name: f"GRANT {name} ON *.* TO {user};" for name in wanted if not _holds(anywhere, name)}
     for table in tables:
-        places = [held.get(place, set()) for place in ("*.*", f"{quoted(table.partition('.')[0])}.*", quoted(table))]
-        if not any(_holds(place, "SELECT") for place in places):
+        database = f"{quoted_column(table.partition('.')[0])}.*"
+        if needs_lock and not any(_holds(held.get(place, set()), "LOCK TABLES") for place in ("*.*", database)):
+            lacking[f"LOCK TABLES on {database}"] = f"GRANT LOCK TABLES ON {database} TO {user};"
+        if not any(_holds(held.get(place, set()), "SELECT") for place in ("*.*", database, quoted(table))):
             lacking[f"SELECT on {table}"] = f"GRANT SELECT ON {quoted(table)} TO {user};"
     return lacking
 
@@ -45,4 +44,4 @@ def parsed(statements: Iterable[str]) -> dict[str, set[str]]:
 
 
 def _holds(held: set[str], name: str) -> bool:
-    return bool({name, "ALL", "ALL PRIVILEGES"} & held or _INSTEAD.get(name, set()) & held)
+    return bool({name, "ALL", "ALL PRIVILEGES"} & held)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from lakerelay.capture import binlog, ranges, source
+from lakerelay.capture import binlog, ranges, source, topics
 from lakerelay.capture.progress import KeyRange, Progress, RelayRecord, State, TableRecord
 from lakerelay.capture.source import SourceTable
 from lakerelay.config import Settings
@@ -38,7 +38,7 @@ def plan_relays(settings: Settings, tables: list[str], run: str, replace: bool) 
             relays = _relays(_load_id(state), divide(settings, mysql, new))
             # Relays first: a crash in between leaves relays that no table asks for, never a table whose relays are missing.
             progress.write(*relays)
-            progress.write(*_tables(new, relays, run))
+            progress.write(*_tables(settings, new, relays, run))
             state = progress.read()
     planned = [state.tables[table.name] for table in wanted]
     left = sorted({relay for table in planned if table.state == "planned" for relay in table.relays if state.relays[relay].state != "scanned"})
@@ -119,8 +119,9 @@ def _relays(load: str, pieces: list[Piece]) -> list[RelayRecord]:
     ]
 
 
-def _tables(tables: list[SourceTable], relays: list[RelayRecord], run: str) -> list[TableRecord]:
-    return [
-        TableRecord(table.name, relays[0].load, run, tuple(relay.id for relay in relays if table.name in relay.tables), planned_at=time.time())
-        for table in tables
-    ]
+def _tables(settings: Settings, tables: list[SourceTable], relays: list[RelayRecord], run: str) -> list[TableRecord]:
+    captured = {table.name: topics.data(topics.capture_prefix(settings), table.name) for table in tables}
+    topics.create(settings, dict.fromkeys(captured.values(), topics.SEVEN_DAYS))
+    ends = topics.end_offsets(settings, captured.values())
+    relays_of = {table.name: tuple(relay.id for relay in relays if table.name in relay.tables) for table in tables}
+    return [TableRecord(table.name, relays[0].load, run, relays_of[table.name], offset=ends[captured[table.name]], planned_at=time.time()) for table in tables]

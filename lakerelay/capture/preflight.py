@@ -83,7 +83,7 @@ def _is(name: str, found: str, wanted: str, mend: str) -> Check:
 
 
 def _grants(mysql: binlog.MySQL, settings: Settings, tables: list[str]) -> Iterator[Check]:
-    lacking = grants.missing(mysql, tables, needs_lock=settings.relay.locking == "minimal")
+    lacking = grants.missing(mysql, tables, needs_lock=settings.relay.locking == "brief")
     yield from (Check("grant", f"{settings.source.user} lacks {name}", statement) for name, statement in lacking.items())
     if not lacking:
         yield Check("grants", f"{settings.source.user} has all it needs")
@@ -93,7 +93,7 @@ def _tables(settings: Settings, found: list[SourceTable]) -> Iterator[Check]:
     names = {table.name for table in found}
     for entry in settings.tables:
         if entry.name is not None and entry.name not in names:
-            yield Check(f"table {entry.name}", "not there, or not to be seen by this user", f"correct its name, or GRANT SELECT ON {source.quoted(entry.name)}")
+            yield Check(f"table {entry.name}", "not there, or not to be seen by this user", f"correct its name, or GRANT SELECT ON {binlog.quoted(entry.name)}")
         if entry.pattern is not None and not any(entry.matches(name) for name in names):
             yield Check(f"pattern {entry.pattern}", "matches no table that this user may see", "correct it, or grant SELECT on the tables")
     yield from (_table(settings, table) for table in found)

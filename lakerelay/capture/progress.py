@@ -43,7 +43,8 @@ class RelayRecord:
     topics: dict[str, str] = field(default_factory=dict)  # table → data topic of this attempt
     schema_topic: str = ""
     rows: dict[str, int] = field(default_factory=dict)  # table → rows as Debezium counted them
-    position: Position | None = None  # where the scan's view of the tables stands
+    low: Position | None = None  # every change up to here is in the rows
+    high: Position | None = None  # no change after here is in the rows; every change up to here is in Kafka
     error: str = ""
     planned_at: float = 0.0
     started_at: float = 0.0
@@ -66,9 +67,9 @@ class TableRecord:
     requested_by: str  # the run that planned this load
     relays: tuple[str, ...]
     state: str = "planned"  # planned | loaded
-    offset: int = 0  # end of the table's capture topic when the load was planned: no change after a relay's position stands before it
+    offset: int = 0  # end of the table's capture topic when the load was planned: no change after a relay's low position stands before it
     rows: int = 0
-    position: Position | None = None
+    position: Position | None = None  # the state of the source that the load's commit holds
     commit: str = ""  # Hudi instant
     planned_at: float = 0.0
     loaded_at: float = 0.0

@@ -3,9 +3,9 @@
 from datetime import date
 from decimal import Decimal
 
-from lakerelay.capture.binlog import MySQL
+from lakerelay.capture.binlog import MySQL, quoted, quoted_column
 from lakerelay.capture.progress import KeyRange
-from lakerelay.capture.source import SourceTable, quoted
+from lakerelay.capture.source import SourceTable
 
 # Types whose order in an index is the order of a comparison with a literal; not enum (index order, compared as text), not float (no exact literal).
 _INTEGERS = {"tinyint", "smallint", "mediumint", "int", "bigint"}
@@ -30,7 +30,7 @@ def split(mysql: MySQL, table: SourceTable, rows: int) -> list[tuple[KeyRange, i
     The first range is open below and the last above: a row inserted later falls into exactly one of them.
     Bounds are compared by MySQL alone, under the column's collation.
     """
-    names = {"column": quoted(table.key[0]), "table": quoted(table.name)}
+    names = {"column": quoted_column(table.key[0]), "table": quoted(table.name)}
     first = _value(mysql, _FIRST.format(**names))
     if first is None:
         return [(KeyRange(table.key[0], None, None), 0)]

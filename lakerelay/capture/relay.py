@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 
 from lakerelay.capture import binlog, bodies, topics
+from lakerelay.capture.binlog import Position
 from lakerelay.capture.connector import Connector
 from lakerelay.capture.notices import Notices, Scan
 from lakerelay.capture.progress import Progress, RelayRecord, State
@@ -23,7 +24,9 @@ def scan_relay(settings: Settings, relay_id: str) -> RelayRecord:
     """Scan one relay, or follow the attempt that is under way, until all its rows are in Kafka.
 
     An attempt that was begun twice by Connect, or whose connector is gone, is given up and its topics are deleted: the next one writes
-    to fresh topics, so a reader of a scanned relay sees every row once. Raises ConnectError with the trace of a failed task, RelayError.
+    to fresh topics, so a reader of a scanned relay sees every row once. Nothing is locked while Debezium reads: its rows show each key as it was at
+    some moment between two positions, `low` and `high`, and the captured changes in between say how it is at `high`.
+    Raises ConnectError with the trace of a failed task, RelayError, SourceError.
     """
     with Progress(settings) as progress:
         state = progress.read()
@@ -43,14 +46,14 @@ class _LostError(RelayError):
 
 def _attempt(settings: Settings, progress: Progress, record: RelayRecord, label: str) -> RelayRecord:
     """One attempt: the record as scanned, or as failed when another attempt can help."""
-    fresh = not _under_way(settings, record)
-    if fresh:
-        _clear(settings, record)
-        record = _next(settings, record)
-        # Before the connector is made: one that nobody remembers would never be removed.
-        progress.write(record)
-    log.info("relay scanning relay=%s id=%s attempt=%d tables=%s range=%s", label, record.id, record.attempt, ",".join(record.tables), record.range or "whole")
     try:
+        if fresh := not _under_way(settings, record):
+            _clear(settings, record)
+            record = _next(settings, record)
+            # Before the connector is made: one that nobody remembers would never be removed.
+            progress.write(record)
+        tables = ",".join(record.tables)
+        log.info("relay scanning relay=%s id=%s attempt=%d tables=%s range=%s", label, record.id, record.attempt, tables, record.range or "whole")
         if fresh:
             _start(settings, record)
         record = _follow(settings, record, label)
@@ -89,7 +92,8 @@ def _next(settings: Settings, record: RelayRecord) -> RelayRecord:
         topics={table: topics.data(prefix, table) for table in record.tables},
         schema_topic=prefix,
         rows={},
-        position=_position_before(settings),
+        low=_low(settings, record.tables),
+        high=None,
         error="",
         started_at=time.time(),
     )
@@ -102,12 +106,25 @@ def _start(settings: Settings, record: RelayRecord) -> None:
     _connector(settings, record).put(bodies.relay(settings, record))
 
 
-def _position_before(settings: Settings) -> binlog.Position | None:
-    """Without a lock the scan's own position may be newer than its rows, so one from before its start stands for it."""
-    if settings.relay.locking != "none":
-        return None
+def _low(settings: Settings, tables: tuple[str, ...]) -> Position:
     with binlog.connect(settings) as mysql:
-        return binlog.position(mysql)
+        return binlog.settled_position(mysql, tables) if settings.relay.locking == "brief" else binlog.position(mysql)
+
+
+def _high(settings: Settings, label: str) -> Position:
+    """The end of the binlog now, once the capture connector has brought all changes up to there to Kafka."""
+    with binlog.connect(settings) as mysql:
+        high = binlog.position(mysql)
+    capture = Connector(settings, bodies.capture_name(settings))
+    told = time.monotonic()
+    while (stands := capture.position()) is None or stands < high:
+        if capture.check() is None and capture.config() is None:
+            raise RelayError("There is no capture connector.", safe="The relay's rows are kept.", todo="Trigger full_load again.", connector=capture.name)
+        if time.monotonic() - told > _LINE:
+            told = time.monotonic()
+            log.info("relay waits for the capture of changes relay=%s captured=%s wanted=%s", label, stands, high)
+        time.sleep(_POLL)
+    return high
 
 
 def _follow(settings: Settings, record: RelayRecord, label: str) -> RelayRecord:
@@ -128,7 +145,7 @@ def _follow(settings: Settings, record: RelayRecord, label: str) -> RelayRecord:
         scan = _checked(notices.read(), record)
     if missing := sorted(set(record.tables) - set(scan.rows)):
         raise RelayError("Debezium finished without reading these tables.", todo="See that they exist, then run the task again.", tables=", ".join(missing))
-    return replace(record, state="scanned", rows=scan.rows, position=record.position or connector.position(), scanned_at=time.time())
+    return replace(record, state="scanned", rows=scan.rows, high=_high(settings, label), scanned_at=time.time())
 
 
 def _checked(scan: Scan, record: RelayRecord) -> Scan:
@@ -146,7 +163,7 @@ def _finish(settings: Settings, record: RelayRecord, label: str) -> RelayRecord:
     for table, rows in record.rows.items():
         log.info("relay scanned relay=%s table=%s rows=%d", label, table, rows)
     total = sum(record.rows.values())
-    log.info("relay done relay=%s rows=%d seconds=%.1f rows/s=%.0f position=%s", label, total, seconds, total / seconds, record.position)
+    log.info("relay done relay=%s rows=%d seconds=%.1f rows/s=%.0f low=%s high=%s", label, total, seconds, total / seconds, record.low, record.high)
     return record
 
 

@@ -46,15 +46,6 @@ def tables(mysql: MySQL, settings: Settings) -> list[SourceTable]:
     return [SourceTable(name, tuple(columns[name]), tuple(keys[name]), int(rows), int(data)) for name, (rows, data) in sorted(sizes.items())]
 
 
-def quoted(name: str) -> str:
-    """`database`.`table` or `column` for SQL, from database.table or column.
-
-    >>> quoted("shop.odd`name")
-    '`shop`.`odd``name`'
-    """
-    return ".".join(f"`{part.replace('`', '``')}`" for part in name.split("."))
-
-
 _TABLES = """
     SELECT CONCAT(table_schema, '.', table_name), table_rows, data_length FROM information_schema.tables
     WHERE table_type = 'BASE TABLE' AND table_schema NOT IN %s"""

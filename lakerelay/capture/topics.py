@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from lakerelay.config import Settings
 from lakerelay.errors import ProgressError
@@ -89,8 +90,9 @@ def end_offsets(settings: Settings, names: Iterable[str]) -> dict[str, int]:
 def bounds(settings: Settings, names: Iterable[str]) -> dict[str, tuple[int, int]]:
     """The first offset that each topic still holds, and the next that it will give."""
     consumer = Consumer({"bootstrap.servers": settings.kafka.bootstrap_servers, "group.id": progress(settings), "enable.auto.commit": False, "log_level": 3})
+    asking = Retrying(retry=retry_if_exception(_has_no_leader_yet), stop=stop_after_delay(_SECONDS), wait=wait_fixed(0.2), reraise=True)
     try:
-        return {name: consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=_SECONDS) for name in names}
+        return {name: asking(consumer.get_watermark_offsets, TopicPartition(name, 0), timeout=_SECONDS) for name in names}
     except KafkaException as error:
         raise _error(settings, "Kafka's offsets cannot be read.", error) from error
     finally:
@@ -99,6 +101,11 @@ def bounds(settings: Settings, names: Iterable[str]) -> dict[str, tuple[int, int
 
 def _admin(settings: Settings) -> AdminClient:
     return AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers, "log_level": 3})
+
+
+def _has_no_leader_yet(error: BaseException) -> bool:
+    """A topic that was made a moment ago."""
+    return isinstance(error, KafkaException) and error.args[0].code() in (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 
 
 def _ignore(future: Future[None], code: int) -> None:

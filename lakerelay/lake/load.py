@@ -2,19 +2,23 @@
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from lakerelay.capture import topics
+from lakerelay.capture.binlog import Position
 from lakerelay.capture.progress import Progress, RelayRecord, State, TableRecord
 from lakerelay.config import Settings
 from lakerelay.errors import RelayError
-from lakerelay.lake import stage, store
+from lakerelay.lake import decode, merge, stage, store
 from lakerelay.lake.merge import PARTITION
-from lakerelay.lake.topic import read_schemas
+from lakerelay.lake.schema import SEQ
+from lakerelay.lake.topic import read_schemas, records
 
 log = logging.getLogger(__name__)
 
@@ -107,8 +111,8 @@ class _Work:
     def _load(self, record: TableRecord, relays: list[RelayRecord]) -> None:
         began, commit = time.monotonic(), self._load_commit(record, relays)
         rows = sum(relay.rows[record.table] for relay in relays)
-        cut = min(relay.position for relay in relays if relay.position)
-        self.progress.write(replace(record, state="loaded", rows=rows, position=cut, commit=commit.instant, loaded_at=time.time()))
+        _, high = _window(relays)
+        self.progress.write(replace(record, state="loaded", rows=rows, position=high, commit=commit.instant, loaded_at=time.time()))
         _log("table loaded table=%s commit=%s", (record.table, commit.instant), rows, began)
 
     def _load_commit(self, record: TableRecord, relays: list[RelayRecord]) -> store.Commit:
@@ -130,9 +134,9 @@ class _Work:
             )
         partitions = rows.select(PARTITION).distinct().count() if table.partition else 1
         buckets = table.buckets or store.buckets_for(found, partitions)
-        cut = min(stage.position(relay) for relay in relays)
-        capture = topics.data(topics.capture_prefix(self.settings), record.table)
-        return store.load(rows, table, store.Commit(record.load, cut, buckets, {capture: record.offset}))
+        with _changes(self.spark, self.settings, record, relays) as (changes, captured):
+            commit = store.Commit(record.load, _window(relays)[1].seq, buckets, captured)
+            return store.load(merge.brought_up(rows, changes, table.key, table.partition), table, commit)
 
     def clean(self, state: State, names: Iterable[str]) -> None:
         """Remove what loaded tables no longer need: their relays' topics and staged rows, once all tables of a relay are loaded."""
@@ -142,6 +146,26 @@ class _Work:
                 self.cleaned.add(relay.id)
                 stage.remove(self.spark, stage.folder(self.settings, relay.load, relay.id))
                 topics.delete(self.settings, topics.present(self.settings, relay.schema_topic))
+
+
+def _window(relays: list[RelayRecord]) -> tuple[Position, Position]:
+    windows = [stage.window(relay) for relay in relays]
+    return min(low for low, _ in windows), max(high for _, high in windows)
+
+
+@contextmanager
+def _changes(spark: SparkSession, settings: Settings, record: TableRecord, relays: list[RelayRecord]) -> Iterator[tuple[DataFrame | None, dict[str, int]]]:
+    """The table's changes (`decode.changes`) while its relays were being read, None when there were none; and the capture topic's offset behind them."""
+    low, high = _window(relays)
+    topic = topics.data(topics.capture_prefix(settings), record.table)
+    schema = read_schemas(settings, topics.capture_prefix(settings))[record.table][-1]
+    captured = decode.changes(records(spark, settings, topic, record.offset), schema).where(F.col(SEQ) <= high.seq).persist()
+    try:
+        last, missing = captured.agg(F.max("offset"), F.count_if(F.col(SEQ) > low.seq)).collect()[0]
+        offset = record.offset if last is None else last + 1
+        yield captured.where(F.col(SEQ) > low.seq) if missing else None, {topic: offset}
+    finally:
+        captured.unpersist()
 
 
 def _log(line: str, values: tuple[str, ...], rows: int, began: float) -> None:

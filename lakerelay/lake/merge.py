@@ -35,6 +35,20 @@ def latest_per_key(changes: DataFrame, key: Sequence[str], partition: str | None
     return _newest(arriving.drop("_before").unionByName(leaving.drop("_now")), [*key, PARTITION])
 
 
+def brought_up(rows: DataFrame, changes: DataFrame | None, key: Sequence[str], partition: str | None) -> DataFrame:
+    """A load's rows as they are behind `changes`: the newest change of a key stands for its row. `changes` as for `latest_per_key`, or None.
+
+    The rows were read at any moments between the first change and the last: a row whose key has no change is as it was at all of them, and of the
+    others the newest image is the truth, whether the reader saw it or not.
+    """
+    if changes is None:
+        return rows
+    newest = latest_per_key(changes, key, None)
+    if partition is not None:
+        newest = newest.withColumn(PARTITION, F.expr(partition).cast("string"))
+    return rows.join(newest.select(*(F.col(f"`{column}`") for column in key)), list(key), "left_anti").unionByName(newest.where(~F.col(DELETED)))
+
+
 def _newest(candidates: DataFrame, key: Sequence[str]) -> DataFrame:
     newest_first = (F.desc(SEQ), F.desc_nulls_last("_row"), F.desc("_offset"), F.asc("_leaves"))
     window = Window.partitionBy(*(F.col(f"`{column}`") for column in key)).orderBy(*newest_first)

@@ -3,6 +3,7 @@
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from lakerelay.capture.binlog import Position
 from lakerelay.capture.progress import RelayRecord
 from lakerelay.config import Settings
 from lakerelay.errors import RelayError
@@ -23,8 +24,8 @@ def stage(spark: SparkSession, settings: Settings, relay: RelayRecord, table: La
     Raises RelayError when the topic does not hold as many rows as Debezium says it scanned.
     """
     expected, counted = relay.rows[table.name], Observation()
-    records = topic.whole(spark, settings, relay.topics[table.name]) if expected else spark.createDataFrame([], "value binary")
-    rows = decode.rows(records, schema, position(relay))
+    records = topic.records(spark, settings, relay.topics[table.name]) if expected else spark.createDataFrame([], "value binary")
+    rows = decode.rows(records, schema, window(relay)[0].seq)
     if table.partition:
         rows = rows.withColumn(PARTITION, F.expr(table.partition).cast("string"))
     path = folder(settings, relay.load, relay.id, table.name)
@@ -57,8 +58,8 @@ def remove(spark: SparkSession, path: str) -> None:
     files.delete(where, True)
 
 
-def position(relay: RelayRecord) -> int:
-    """`_seq` of every row of the relay."""
-    if relay.position is None:
-        raise RelayError("A relay was recorded as scanned without its position.", todo="Run full_load for its tables with replace set.", relay=relay.id)
-    return relay.position.seq
+def window(relay: RelayRecord) -> tuple[Position, Position]:
+    """Between which two positions each row of a scanned relay was read."""
+    if relay.low is None or relay.high is None:
+        raise RelayError("A relay was recorded as scanned without its positions.", todo="Run full_load for its tables with replace set.", relay=relay.id)
+    return relay.low, relay.high

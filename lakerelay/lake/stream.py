@@ -26,7 +26,7 @@ from lakerelay.lake import decode, store
 from lakerelay.lake.merge import latest_per_key
 from lakerelay.lake.schema import SEQ, TableSchema
 from lakerelay.lake.store import Commit, LakeTable
-from lakerelay.lake.topic import SchemaTopic, source_options, starting_offsets
+from lakerelay.lake.topic import SchemaTopic, require, source_options, starting_offsets
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class _Batches:
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         offsets = {each.topic: each.offset for each in self.followed}
-        self._check_topics(offsets)
+        require(self._settings, offsets)
         log.info("stream starts tables=%s", ",".join(each.table.name for each in self.followed))
         options = source_options(self._settings) | {
             "subscribe": ",".join(offsets),
@@ -149,19 +149,6 @@ class _Batches:
             raise self._error
         if problem := query.exception():
             raise problem
-
-    def _check_topics(self, offsets: Mapping[str, int]) -> None:
-        for topic, (first, end) in topics.bounds(self._settings, offsets).items():
-            if not first <= offsets[topic] <= end:
-                raise LakeError(
-                    "Kafka no longer holds the changes that a table needs next.",
-                    safe="The table stands as its newest commit left it.",
-                    todo="Run full_load for this table with replace set.",
-                    topic=topic,
-                    next=offsets[topic],
-                    first=first,
-                    end=end,
-                )
 
     def _apply(self, batch: DataFrame, number: int) -> None:
         with self._writing:

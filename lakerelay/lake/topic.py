@@ -7,15 +7,36 @@ from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lakerelay.capture import topics
 from lakerelay.capture.reader import Reader
 from lakerelay.config import Settings
+from lakerelay.errors import LakeError
 from lakerelay.lake.schema import TableSchema, schemas
 
 
-def whole(spark: SparkSession, settings: Settings, topic: str) -> DataFrame:
-    """All committed records of a topic: topic, value (binary), partition, offset, …; split so that every core has work."""
-    options = source_options(settings) | {"subscribe": topic, "startingOffsets": "earliest", "endingOffsets": "latest"}
+def records(spark: SparkSession, settings: Settings, topic: str, start: int = 0) -> DataFrame:
+    """The committed records of a topic from offset `start` on: topic, value (binary), partition, offset, …; split so that every core has work.
+
+    Raises LakeError when the topic no longer holds that offset.
+    """
+    require(settings, {topic: start})
+    options = source_options(settings) | {"subscribe": topic, "startingOffsets": starting_offsets({topic: start}), "endingOffsets": "latest"}
     return spark.read.format("kafka").options(**options, minPartitions=str(2 * spark.sparkContext.defaultParallelism)).load()
+
+
+def require(settings: Settings, offsets: Mapping[str, int]) -> None:
+    """Raise LakeError when a topic no longer holds the offset, or does not have it yet."""
+    for topic, (first, end) in topics.bounds(settings, offsets).items():
+        if not first <= offsets[topic] <= end:
+            raise LakeError(
+                "Kafka no longer holds the changes that a table needs next.",
+                safe="The table stands as its newest commit left it.",
+                todo="Run full_load for this table with replace set.",
+                topic=topic,
+                next=offsets[topic],
+                first=first,
+                end=end,
+            )
 
 
 def source_options(settings: Settings) -> dict[str, str]:

@@ -22,7 +22,7 @@ from lakerelay.local import LOOPBACK, jars, native, secrets
 if TYPE_CHECKING:
     from pymysql.connections import Connection
 
-GRANTS = "SELECT, RELOAD, SHOW DATABASES, REPLICATION SLAVE, REPLICATION CLIENT, LOCK TABLES"
+GRANTS = "SELECT, SHOW DATABASES, REPLICATION SLAVE, REPLICATION CLIENT, LOCK TABLES"
 LIBRARIES = {"libaio.so.1": "libaio1", "libnuma.so.1": "libnuma1"}  # what the downloaded mysqld is linked to → Debian's package
 
 

@@ -7,6 +7,15 @@ from lakerelay.local import LOOPBACK, jars, java
 
 DRIVER_MEMORY = "3g"
 
+# Their warnings say nothing that a person could mend; a task's log is for what can be.
+_CHATTY = (
+    "org.apache.hadoop.util.NativeCodeLoader",
+    "org.apache.hudi.config.HoodieWriteConfig",
+    "org.apache.kafka.clients.admin.AdminClientConfig",
+    "org.apache.spark.SparkConf",
+    "org.apache.spark.sql.catalyst.util.SparkStringUtils",
+)
+
 
 def write(local: Local) -> Path:
     """Write spark-defaults.conf and log4j2.properties; returns their folder."""
@@ -28,5 +37,5 @@ def write(local: Local) -> Path:
         "spark.ui.showConsoleProgress": "false",
     }
     (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in values.items()))
-    java.write_logging(folder / "log4j2.properties", "WARN")
+    java.write_logging(folder / "log4j2.properties", "WARN", dict.fromkeys(_CHATTY, "ERROR"))
     return folder

@@ -8,7 +8,7 @@ from tests.capture.conftest import Source
 
 
 def test_what_one_writes_another_reads(source: Source) -> None:
-    relay = RelayRecord("l_01", "l", ("a.b",), KeyRange("k", None, "'x'"), topics={"a.b": "t"}, rows={"a.b": 3}, position=Position("binlog.000001", 4, "u:1"))
+    relay = RelayRecord("l_01", "l", ("a.b",), KeyRange("k", None, "'x'"), topics={"a.b": "t"}, rows={"a.b": 3}, low=Position("binlog.000001", 4, "u:1"))
     table = TableRecord("a.b", "l", "run", ("l_01",), position=Position("binlog.000001", 4))
     position, stream = PositionRecord(Position("binlog.000001", 4), "uuid", 1.5), StreamRecord(1, 2.0, {"a.b": {"rows": 1}})
     with Progress(source.settings()) as writer, Progress(source.settings()) as reader:

@@ -17,14 +17,17 @@ from lakerelay import config
 from lakerelay.capture import binlog, bodies, topics
 from lakerelay.capture.connector import Connector
 from lakerelay.capture.plan import plan_relays
+from lakerelay.capture.position import fix_position
 from lakerelay.capture.progress import Progress, RelayRecord
 from lakerelay.capture.relay import scan_relay
 from lakerelay.config import Settings
-from lakerelay.errors import ConnectError, RelayError
+from lakerelay.errors import ConnectError, RelayError, SourceError
+from lakerelay.local import mysql
 from tests.capture.conftest import Fill, Source, events, insert
 
 
 def _plan(settings: Settings) -> list[str]:
+    fix_position(settings)
     return plan_relays(settings, [], run="one", replace=False)
 
 
@@ -67,9 +70,11 @@ def test_a_group_of_tables_is_scanned_whole(source: Source, fill: Fill, caplog: 
     assert sorted(map(int, map(str, _keys(settings, record, f"{name}.t")))) == list(range(1, 3001))
     assert len(_keys(settings, record, f"{name}.odd-$name")) == 7
     assert record.topics[f"{name}.odd-$name"] == f"{name}.relay.{relay}a1.{name}.odd-_name"
-    assert record.position
+    assert record.low
+    assert record.high
+    assert record.low <= record.high
     assert f"relay scanned relay=1/1 table={name}.t rows=3000" in caplog.text
-    assert _connectors(settings) == []
+    assert _connectors(settings) == [bodies.capture_name(settings)]
 
 
 def test_the_schema_topic_holds_the_columns(source: Source, fill: Fill) -> None:
@@ -108,11 +113,11 @@ def test_a_scanned_relay_is_not_scanned_again(source: Source, fill: Fill) -> Non
 
 
 def test_a_deleted_connector_is_made_anew_on_fresh_topics(source: Source, fill: Fill) -> None:
-    """The scan waits for a lock when its connector is deleted; the next attempt reads all rows once."""
+    """The scan waits for the table when its connector is deleted; the next attempt reads all rows once."""
     fill("t", 500)
-    settings = source.settings()
+    settings = source.settings(relay={"locking": "none"})
     (relay,) = _plan(settings)
-    source.run("LOCK TABLES t WRITE")  # the global lock that a scan begins with has to wait
+    source.run("LOCK TABLES t WRITE")
     with ThreadPoolExecutor(1) as pool:
         scan = pool.submit(scan_relay, settings, relay)
         name = bodies.relay_name(settings, relay, 1)
@@ -145,7 +150,7 @@ def test_a_task_that_connect_restarts_inside_the_scan_leaves_no_row_twice(source
 def test_a_killed_task_is_continued_and_not_begun_again(source: Source, fill: Fill) -> None:
     """The Airflow worker dies while its connector scans; the next try follows the same attempt."""
     fill("t", 5000)
-    settings = source.settings()
+    settings = source.settings(relay={"locking": "none"})
     (relay,) = _plan(settings)
     assert settings.local
     program = "import sys; from lakerelay import config; from lakerelay.capture.relay import scan_relay; scan_relay(config.load(), sys.argv[1])"
@@ -153,7 +158,7 @@ def test_a_killed_task_is_continued_and_not_begun_again(source: Source, fill: Fi
     source.run("LOCK TABLES t WRITE")
     task = subprocess.Popen([sys.executable, "-c", program, relay], env=environment)
     try:
-        _until(lambda: bool(_connectors(settings)), seconds=120)
+        _until(lambda: bodies.relay_name(settings, relay, 1) in _connectors(settings), seconds=120)
     finally:
         task.send_signal(signal.SIGKILL)
         task.wait()
@@ -165,11 +170,11 @@ def test_a_killed_task_is_continued_and_not_begun_again(source: Source, fill: Fi
 
 
 def test_a_failed_task_is_an_error_with_its_trace_and_can_be_run_again(source: Source, fill: Fill) -> None:
-    """MySQL refuses Debezium's user."""
+    """MySQL refuses Debezium."""
     fill("t", 10)
     settings = source.settings()
     (relay,) = _plan(settings)
-    wrong = settings.model_copy(update={"source": settings.source.model_copy(update={"user": "nobody"})})
+    wrong = settings.model_copy(update={"connect": settings.connect.model_copy(update={"source_password": "wrong"})})
     with pytest.raises(ConnectError, match="Kafka Connect refused a request"):
         scan_relay(wrong, relay)
     assert _record(settings, relay).state == "failed"
@@ -183,7 +188,7 @@ def test_a_table_that_is_gone_is_an_error(source: Source, fill: Fill) -> None:
     settings = source.settings()
     (relay,) = _plan(settings)
     source.run("DROP TABLE t")
-    with pytest.raises((RelayError, ConnectError)):
+    with pytest.raises(SourceError, match="doesn't exist"):
         scan_relay(settings, relay)
 
     assert _record(settings, relay).state == "failed"
@@ -194,34 +199,54 @@ def test_an_unknown_relay_is_an_error(source: Source) -> None:
         scan_relay(source.settings(), "20000101t000000_01")
 
 
-def test_without_a_lock_the_position_is_from_before_the_scan(source: Source, fill: Fill) -> None:
-    """Rows are inserted all the while."""
+def test_a_scan_stands_between_two_positions(source: Source, fill: Fill) -> None:
+    """Rows are inserted all the while: every row up to `low` is there, and none after `high`; no change up to there is missing in Kafka."""
     fill("t", 2000)
-    settings = source.settings(relay={"locking": "none"})
+    settings = source.settings()
     (relay,) = _plan(settings)
     done = threading.Event()
+    written: list[tuple[int, binlog.Position]] = []  # id, a position behind its transaction
 
     def write() -> None:
-        number = 1_000_000
-        while not done.is_set():
-            source.run(f"INSERT INTO t VALUES ({number}, 'x')")
-            number += 1
-            time.sleep(0.05)
+        with binlog.connect(settings) as connection:
+            while not done.is_set():
+                number = 1_000_000 + len(written)
+                source.run(f"INSERT INTO t VALUES ({number}, 'x')")
+                written.append((number, binlog.position(connection)))
+                time.sleep(0.05)
 
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write)
-        with binlog.connect(settings) as connection:
-            before = binlog.position(connection)
+        _until(lambda: len(written) > 10)
         record = scan_relay(settings, relay)
+        so_far = len(written)
+        _until(lambda: len(written) > so_far + 10)
         done.set()
         writing.result()
 
-    assert record.position
-    assert before <= record.position
-    applied = sum(1 for row in events(settings, record.topics[f"{source.name}.t"]) if row["id"] >= 1_000_000)
-    with binlog.connect(settings) as connection:
-        assert record.position < binlog.position(connection), f"{applied} rows of the scan are newer"
-    assert record.rows[f"{source.name}.t"] >= 2000
+    assert record.low
+    assert record.high
+    assert record.low < record.high
+    scanned = set(_keys(settings, record, f"{source.name}.t"))
+    assert {number for number, behind in written if behind <= record.low} <= scanned
+    first_after = next(number for number, behind in written if behind > record.high)
+    assert max(number for number in scanned if isinstance(number, int)) <= first_after
+    captured = {event["after"]["id"] for event in events(settings, topics.data(topics.capture_prefix(settings), f"{source.name}.t"))}
+    assert {number for number, behind in written if behind <= record.high} <= captured
+
+
+def test_the_low_position_waits_for_open_transactions(source: Source, fill: Fill) -> None:
+    """Their changes may stand in the binlog before it, and not be seen by the scan."""
+    fill("t", 10)
+    settings = source.settings()
+    with mysql.connect(settings.local, database=source.name, autocommit=False) as writer, writer.cursor() as cursor:
+        cursor.execute("UPDATE t SET v = 'open' WHERE id = 1")
+        with binlog.connect(settings) as connection, pytest.raises(SourceError, match="Lock wait timeout"):
+            binlog.settled_position(connection, [f"{source.name}.t"], attempts=1)
+        writer.commit()
+        with binlog.connect(settings) as connection:
+            assert binlog.settled_position(connection, [f"{source.name}.t"]) == binlog.position(connection)
+    source.run("UPDATE t SET v = 'free' WHERE id = 1")
 
 
 def test_the_password_is_never_in_the_connector(source: Source, fill: Fill) -> None:

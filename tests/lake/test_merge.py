@@ -4,7 +4,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from lakerelay.lake.merge import latest_per_key
+from lakerelay.lake.merge import brought_up, latest_per_key
 
 CHANGE = "op string, _seq bigint, row int, offset bigint, before struct<k: int, p: string, v: int>, after struct<k: int, p: string, v: int>"
 
@@ -70,3 +70,28 @@ def test_an_update_within_a_partition_deletes_nothing(spark: SparkSession) -> No
 def test_a_null_partition_value_is_a_value(spark: SparkSession) -> None:
     """From NULL to 'a' is a move."""
     assert merged(spark, "p", ("u", 5, 0, 1, (1, None, 1), (1, "a", 2))) == {(1, "a", 2, 5, False, "a"), (1, None, 1, 5, True, None)}
+
+
+ROW = "k int, p string, v int, _seq bigint, _hoodie_is_deleted boolean, _partition string"
+
+
+def test_a_load_is_brought_up_to_one_position(spark: SparkSession) -> None:
+    """Key 1 has no change; 2 was updated, 3 deleted, 4 inserted, 5 moved, each seen by the scan or not."""
+    changes = [
+        ("u", 12, 0, 1, (2, "a", 1), (2, "a", 2)),
+        ("u", 18, 0, 5, (2, "a", 2), (2, "a", 3)),
+        ("d", 13, 0, 2, (3, "a", 1), None),
+        ("c", 14, 0, 3, None, (4, "b", 1)),
+        ("u", 15, 0, 4, (5, "a", 1), (5, "b", 2)),
+    ]
+    whole = {(1, "a", 1, 10, False, "a"), (2, "a", 3, 18, False, "a"), (4, "b", 1, 14, False, "b"), (5, "b", 2, 15, False, "b")}
+    before = [(1, "a", 1, 10, False, "a"), (2, "a", 1, 10, False, "a"), (3, "a", 1, 10, False, "a"), (5, "a", 1, 10, False, "a")]
+    between = [(1, "a", 1, 10, False, "a"), (2, "a", 2, 10, False, "a"), (4, "b", 1, 10, False, "b"), (5, "b", 2, 10, False, "b")]
+    for scanned in (before, between):
+        rows = brought_up(spark.createDataFrame(scanned, ROW), spark.createDataFrame(changes, CHANGE), ["k"], "p")
+        assert {tuple(row) for row in rows.select("k", "p", "v", "_seq", "_hoodie_is_deleted", "_partition").collect()} == whole
+
+
+def test_a_load_without_changes_is_left_as_it_is(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(1, "a", 1, 10, False, "a")], ROW)
+    assert brought_up(rows, None, ["k"], "p") is rows
