@@ -11,13 +11,13 @@ Prints a table, and as its last line the same as one JSON object. Ends with an e
 """
 
 import argparse
-import random
 import re
 import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from functools import reduce
+from random import Random
 
 import stack  # beside this file
 from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +43,7 @@ class Source:
     connection: MySQL
     rows: int
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
-    random: random.Random = field(default_factory=lambda: random.Random(1))
+    random: Random = field(default_factory=lambda: Random(1))
 
     def create(self) -> None:
         with self.connection.cursor() as cursor:

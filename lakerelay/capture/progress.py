@@ -50,6 +50,7 @@ class RelayRecord:
     started_at: float = 0.0
     scanned_at: float = 0.0
     estimate: int = 0  # rows, when it was planned
+    read: int = 0  # rows in Kafka so far, about
 
     @property
     def key(self) -> str:

@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 _ATTEMPTS = 3  # in one call
 _POLL = 0.5  # seconds between two looks at the notifications
 _LINE = 10.0  # seconds between two progress lines
+_NO_TASK = 180.0  # seconds that Connect may take to start a task
 _TODO = "Run the task again: it starts the relay anew, other relays stay as they are."
 
 
@@ -56,7 +57,7 @@ def _attempt(settings: Settings, progress: Progress, record: RelayRecord, label:
         log.info("relay scanning relay=%s id=%s attempt=%d tables=%s range=%s", label, record.id, record.attempt, tables, record.range or "whole")
         if fresh:
             _start(settings, record)
-        record = _follow(settings, record, label)
+        record = _follow(settings, progress, record, label)
     except LakerelayError as error:
         record = replace(record, state="failed", error=str(error))
         progress.write(record)
@@ -92,6 +93,7 @@ def _next(settings: Settings, record: RelayRecord) -> RelayRecord:
         topics={table: topics.data(prefix, table) for table in record.tables},
         schema_topic=prefix,
         rows={},
+        read=0,
         low=_low(settings, record.tables),
         high=None,
         error="",
@@ -127,18 +129,28 @@ def _high(settings: Settings, label: str) -> Position:
     return high
 
 
-def _follow(settings: Settings, record: RelayRecord, label: str) -> RelayRecord:
+def _follow(settings: Settings, progress: Progress, record: RelayRecord, label: str) -> RelayRecord:
     """Until the scan is complete and its connector stopped; the record as scanned."""
     connector = _connector(settings, record)
     with Notices(settings, record.schema_topic) as notices:
-        told = time.monotonic()
+        told = worked = time.monotonic()
         while not (scan := _checked(notices.read(), record)).completed:
+            status = connector.check()
             # No status alone may mean that no worker has reported yet.
-            if connector.check() is None and connector.config() is None:
+            if status is None and connector.config() is None:
                 raise _LostError("The relay's connector is gone.", todo=_TODO, connector=connector.name)
+            if status and status.task:
+                worked = time.monotonic()
+            elif time.monotonic() - worked > _NO_TASK:
+                raise _LostError("Connect gives the relay's connector no task.", todo=_TODO, connector=connector.name, seconds=_NO_TASK)
             if time.monotonic() - told > _LINE:
                 told = time.monotonic()
-                _tell(settings, record, label)
+                record = replace(record, read=sum(topics.end_offsets(settings, record.topics.values()).values()))
+                progress.write(record)  # whoever waits for the relay sees that it moves
+                seconds = time.time() - record.started_at
+                log.info(
+                    "relay scanning relay=%s rows~=%d of~=%d seconds=%.0f rows/s=%.0f", label, record.read, record.estimate, seconds, record.read / seconds
+                )
             time.sleep(_POLL)
         # Stopped first: a task that Connect restarts now would write rows behind the last look at the notifications.
         connector.stop()
@@ -165,12 +177,6 @@ def _finish(settings: Settings, record: RelayRecord, label: str) -> RelayRecord:
     total = sum(record.rows.values())
     log.info("relay done relay=%s rows=%d seconds=%.1f rows/s=%.0f low=%s high=%s", label, total, seconds, total / seconds, record.low, record.high)
     return record
-
-
-def _tell(settings: Settings, record: RelayRecord, label: str) -> None:
-    rows = sum(topics.end_offsets(settings, record.topics.values()).values())
-    seconds = time.time() - record.started_at
-    log.info("relay scanning relay=%s rows~=%d of~=%d seconds=%.0f rows/s=%.0f", label, rows, record.estimate, seconds, rows / seconds)
 
 
 def _label(state: State, record: RelayRecord) -> str:

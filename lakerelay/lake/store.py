@@ -158,6 +158,7 @@ def _options(table: LakeTable, buckets: int) -> dict[str, str]:
         "hoodie.compact.inline.max.delta.commits": "20",
         "hoodie.compact.inline.max.delta.seconds": "3600",
         "hoodie.datasource.compaction.async.enable": "false",
+        "hoodie.table.services.incremental.enabled": "false",  # it looks for plans that are archived already, and prints a trace
     }
     parallelism = {f"hoodie.{step}.shuffle.parallelism": "4" for step in ("upsert", "bulkinsert", "delete")}
     return options | parallelism

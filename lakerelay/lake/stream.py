@@ -30,6 +30,7 @@ from lakerelay.lake.topic import SchemaTopic, require, source_options, starting_
 
 log = logging.getLogger(__name__)
 
+_ONE_TASK = 20_000  # events; fewer of a table in a batch are handled faster by one task than by several
 _POLL = 1  # seconds between two looks at the query and at the loaded tables
 
 
@@ -40,6 +41,8 @@ def stream_changes(spark: SparkSession, settings: Settings, stop: threading.Even
     """
     stop = stop or threading.Event()
     parent = os.getppid()
+    # Adaptive execution, which joins small partitions, is off in streaming queries.
+    spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)
     with (
         Progress(settings, sole_writer="stream") as progress,
         SchemaTopic(settings, topics.capture_prefix(settings)) as schema_topic,
@@ -175,6 +178,8 @@ class _Batches:
     def _write_table(self, followed: _Followed, batch: DataFrame, count: Any, schema: TableSchema, number: int) -> None:
         began = time.monotonic()
         records = batch.where((F.col("topic") == followed.topic) & (F.col("offset") >= followed.offset))
+        if count["events"] < _ONE_TASK:
+            records = records.coalesce(1)
         changes = decode.changes(records, schema).where(F.col(SEQ) > followed.commit.cut)  # the load holds the rest
         rows = latest_per_key(changes, followed.table.key, followed.table.partition)
         followed.commit = store.upsert(rows, followed.table, replace(followed.commit, offsets={followed.topic: count["last"] + 1}))
