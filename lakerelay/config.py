@@ -99,6 +99,7 @@ class Table(Section):
     key: tuple[str, ...] = ()  # empty: the primary key
     partition: str | None = None  # a Spark SQL expression over the table's columns
     type: Literal["cow", "mor"] = "mor"
+    on_schema_change: Literal["evolve", "stop"] = "evolve"
     buckets: Positive | None = None  # per partition; empty: from the number of rows
 
     @model_validator(mode="after")

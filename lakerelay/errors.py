@@ -9,6 +9,7 @@
     ├── ProgressError        the progress topic cannot be read or written                  (retryable)
     ├── RelayError           a relay did not deliver what it scanned                        (retryable)
     ├── DecodeError          an event does not fit the table's schema
+    │   └── SchemaChangeError    a table was altered in a way that its lake table cannot follow
     ├── LakeError            a Hudi table is not in the state that it must be in
     ├── WriterFencedError    a newer driver of the same pipeline has taken over
     └── VerifyError          lake and source differ
@@ -61,6 +62,10 @@ class RelayError(LakerelayError):
 
 
 class DecodeError(LakerelayError):
+    pass
+
+
+class SchemaChangeError(DecodeError):
     pass
 
 

@@ -14,6 +14,7 @@ What an interrupted session left running is found through its pid files and stop
 import atexit
 import fcntl
 import json
+import logging
 import os
 import random
 import shutil
@@ -134,6 +135,7 @@ def make_settings(stack: Stack) -> MakeSettings:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs its own end when the log is closed already
     options = {"spark.jars": ",".join(map(str, jars.spark())), "spark.master": "local[2]", "spark.driver.memory": "2g", "spark.ui.enabled": "false"}
     found = session.start("tests", **options)
     yield found

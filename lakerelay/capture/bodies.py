@@ -3,14 +3,17 @@
 import json
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lakerelay.capture import topics
 from lakerelay.capture.binlog import quoted, quoted_column
 from lakerelay.capture.progress import KeyRange, RelayRecord
+from lakerelay.capture.source import SourceTable
 from lakerelay.config import Settings
 
+# Makes NULL of a zero date. Not for columns that may be NULL: there Debezium does so itself, and 3.6.1's converter makes NULL of the first date that comes.
+_ZERO_DATES = "io.debezium.connector.binlog.converters.ZeroDateFallbackConverter"
 _FOLDER = Path(__file__).parents[2] / "connect"
 
 
@@ -22,26 +25,32 @@ def relay_name(settings: Settings, relay: str, attempt: int) -> str:
     return f"{settings.name}-relay-{relay}a{attempt}"
 
 
-def capture(settings: Settings, tables: Iterable[str]) -> dict[str, str]:
-    """Options of the connector that streams the changes of `tables` (database.table)."""
-    return _options(settings, "capture", capture_name(settings), topics.capture_prefix(settings), tables)
+def capture(settings: Settings, tables: Sequence[SourceTable]) -> dict[str, str]:
+    """Options of the connector that streams the changes of `tables`."""
+    options = _options(settings, "capture", capture_name(settings), topics.capture_prefix(settings), [table.name for table in tables])
+    dates = [_pattern(f"{table.name}.{column.name}") for table in tables for column in table.columns if column.may_be_zero_date]
+    return options | ({"converters": "zero_dates", "zero_dates.type": _ZERO_DATES, "zero_dates.selector": ",".join(dates)} if dates else {})
 
 
-def relay(settings: Settings, relay: RelayRecord) -> dict[str, str]:
-    """Options of the connector that scans this attempt of the relay."""
+def relay(settings: Settings, relay: RelayRecord, tables: Iterable[SourceTable]) -> dict[str, str]:
+    """Options of the connector that scans this attempt of the relay; `tables` as they are now."""
     options = _options(settings, "relay", relay_name(settings, relay.id, relay.attempt), relay.schema_topic, relay.tables)
-    if relay.range is None:
+    selects = {table.name: select(table, relay.range) for table in tables if relay.range or table.star_is_not_exact}
+    if not selects:
         return options
-    (table,) = relay.tables
-    return options | {"snapshot.select.statement.overrides": table, f"snapshot.select.statement.overrides.{table}": select(table, relay.range)}
+    overrides = "snapshot.select.statement.overrides"
+    return options | {overrides: ",".join(selects)} | {f"{overrides}.{table}": statement for table, statement in selects.items()}
 
 
-def select(table: str, part: KeyRange) -> str:
-    """The rows of one range of the primary key's first column."""
+def select(table: SourceTable, part: KeyRange | None) -> str:
+    """The rows of one range of the primary key's first column, or all."""
+    statement = f"SELECT {table.select()} FROM {quoted(table.name)}"  # noqa: S608 — names quoted
+    if part is None:
+        return statement
     column = quoted_column(part.column)
-    conditions = [f"{column} >= {part.lower}"] if part.lower is not None else []
+    conditions = [f"{column} >= {part.lower}"] if part.lower is not None else []  # literals that the planner made
     conditions += [f"{column} < {part.upper}"] if part.upper is not None else []
-    return f"SELECT * FROM {quoted(table)} FORCE INDEX (PRIMARY) WHERE {' AND '.join(conditions) or 'TRUE'}"  # noqa: S608 — names quoted, bounds are literals that the planner made
+    return f"{statement} FORCE INDEX (PRIMARY) WHERE {' AND '.join(conditions) or 'TRUE'}"
 
 
 def _options(settings: Settings, body: str, name: str, prefix: str, tables: Iterable[str]) -> dict[str, str]:

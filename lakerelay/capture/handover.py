@@ -19,7 +19,9 @@ def hand_over(settings: Settings, tables: Sequence[str]) -> dict[str, dict[str, 
         state = progress.read()
     log.info("loaded tables:\n%s", verdict(state, tables))
     if missing := [table for table in tables if table not in state.tables or state.tables[table].state != "loaded"]:
-        raise LakeError("Tables are not loaded.", safe="The others are.", todo="Clear load_tables, or trigger full_load again.", tables=missing)
+        stopped = {table: state.tables[table].error for table in missing if table in state.tables and state.tables[table].error}
+        todo = "Set replace to load stopped tables again." if stopped else "Clear load_tables, or trigger full_load again."
+        raise LakeError("Tables are not loaded.", safe="The others are.", todo=todo, tables=missing, stopped=stopped)
     return {name: {"rows": record.rows, "position": str(record.position), "commit": record.commit} for name in tables if (record := state.tables[name])}
 
 

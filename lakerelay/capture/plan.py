@@ -100,7 +100,7 @@ def _wanted(found: list[SourceTable], names: list[str]) -> list[SourceTable]:
 
 
 def _needs_load(record: TableRecord | None, run: str, replace: bool) -> bool:
-    return record is None or (record.state == "loaded" and replace and record.requested_by != run)
+    return record is None or (record.state != "planned" and replace and record.requested_by != run)
 
 
 def _load_id(state: State) -> str:

@@ -22,7 +22,7 @@ def fix_position(settings: Settings) -> Position:
     the pipeline was begun on another server.
     """
     with binlog.connect(settings) as mysql:
-        tables = [table.name for table in source.tables(mysql, settings)]
+        tables = source.tables(mysql, settings)
         uuid = binlog.server(mysql).uuid
     with Progress(settings) as progress:
         recorded = progress.read().position
@@ -33,7 +33,7 @@ def fix_position(settings: Settings) -> Position:
                 server_uuid=uuid,
                 recorded=recorded.server_uuid,
             )
-        _create_topics(settings, tables)
+        _create_topics(settings, [table.name for table in tables])
         connector = Connector(settings, bodies.capture_name(settings))
         _apply(settings, connector, bodies.capture(settings, tables), recorded)
         _start(connector)

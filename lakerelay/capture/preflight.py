@@ -54,7 +54,7 @@ def run(settings: Settings) -> Iterator[Check]:
 
     yield from _guarded("mysql", of_source)
     yield from _guarded("kafka", lambda: _kafka(settings))
-    yield from _guarded("connect", lambda: _connect(settings, [table.name for table in found]))
+    yield from _guarded("connect", lambda: _connect(settings, found))
 
 
 def _guarded(name: str, checks: Callable[[], Iterator[Check]]) -> Iterator[Check]:
@@ -122,10 +122,10 @@ def _kafka(settings: Settings) -> Iterator[Check]:
     yield Check("kafka", settings.kafka.bootstrap_servers)
 
 
-def _connect(settings: Settings, tables: list[str]) -> Iterator[Check]:
+def _connect(settings: Settings, tables: list[SourceTable]) -> Iterator[Check]:
     """The worker itself tries the options: plugin, exactly-once support, the password placeholder, its own way to MySQL."""
     connector = Connector(settings, bodies.capture_name(settings), patience=10.0)
-    wrong = connector.validate(bodies.capture(settings, tables or ["none.none"]))
+    wrong = connector.validate(bodies.capture(settings, tables or [SourceTable("none.none", (), (), 0, 0)]))
     yield from (Check(f"connect {message.partition(':')[0]}", message.partition(": ")[2], _mend(message)) for message in wrong)
     if not wrong:
         yield Check("connect", f"{settings.connect.url}, Debezium, exactly once")

@@ -67,10 +67,12 @@ class TableRecord:
     load: str
     requested_by: str  # the run that planned this load
     relays: tuple[str, ...]
-    state: str = "planned"  # planned | loaded
+    state: str = "planned"  # planned | loaded | stopped (loaded, but its changes can no longer be applied: `error`)
+    error: str = ""
     offset: int = 0  # end of the table's capture topic when the load was planned: no change after a relay's low position stands before it
     rows: int = 0
     position: Position | None = None  # the state of the source that the load's commit holds
+    schema: str = ""  # the table's columns at that position, JSON of lake.schema.TableSchema
     commit: str = ""  # Hudi instant
     planned_at: float = 0.0
     loaded_at: float = 0.0

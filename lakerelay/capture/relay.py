@@ -4,7 +4,7 @@ import logging
 import time
 from dataclasses import replace
 
-from lakerelay.capture import binlog, bodies, topics
+from lakerelay.capture import binlog, bodies, source, topics
 from lakerelay.capture.binlog import Position
 from lakerelay.capture.connector import Connector
 from lakerelay.capture.notices import Notices, Scan
@@ -105,7 +105,9 @@ def _start(settings: Settings, record: RelayRecord) -> None:
     prefix = record.schema_topic
     names = [*record.topics.values(), prefix, topics.notifications(prefix), topics.history(prefix)]
     topics.create(settings, dict.fromkeys(names, topics.UNTIL_DELETED))
-    _connector(settings, record).put(bodies.relay(settings, record))
+    with binlog.connect(settings) as mysql:
+        tables = [table for table in source.tables(mysql, settings) if table.name in record.tables]
+    _connector(settings, record).put(bodies.relay(settings, record, tables))
 
 
 def _low(settings: Settings, tables: tuple[str, ...]) -> Position:

@@ -105,7 +105,8 @@ def _admin(settings: Settings) -> AdminClient:
 
 def _has_no_leader_yet(error: BaseException) -> bool:
     """A topic that was made a moment ago."""
-    return isinstance(error, KafkaException) and error.args[0].code() in (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+    codes = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError._UNKNOWN_PARTITION)
+    return isinstance(error, KafkaException) and error.args[0].code() in codes
 
 
 def _ignore(future: Future[None], code: int) -> None:

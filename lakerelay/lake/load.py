@@ -2,23 +2,18 @@
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from lakerelay.capture import topics
-from lakerelay.capture.binlog import Position
 from lakerelay.capture.progress import Progress, RelayRecord, State, TableRecord
 from lakerelay.config import Settings
 from lakerelay.errors import RelayError
-from lakerelay.lake import decode, merge, stage, store
-from lakerelay.lake.merge import PARTITION
-from lakerelay.lake.schema import SEQ
-from lakerelay.lake.topic import read_schemas, records
+from lakerelay.lake import assemble, stage, store
+from lakerelay.lake.topic import read_schemas
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +22,7 @@ PATIENCE = 600.0  # seconds without any relay moving, after which the scans are 
 
 def unfinished(state: State, tables: Iterable[str]) -> list[TableRecord]:
     """The loads among `tables` that were planned and do not stand in the lake yet."""
-    return [record for name in tables if (record := state.tables.get(name)) and record.state != "loaded"]
+    return [record for name in tables if (record := state.tables.get(name)) and record.state == "planned"]
 
 
 def load_tables(spark: SparkSession, settings: Settings, tables: Iterable[str], patience: float = PATIENCE) -> None:
@@ -109,34 +104,18 @@ class _Work:
         _log("relay staged relay=%s table=%s", (relay.id, table), relay.rows[table], began)
 
     def _load(self, record: TableRecord, relays: list[RelayRecord]) -> None:
-        began, commit = time.monotonic(), self._load_commit(record, relays)
-        rows = sum(relay.rows[record.table] for relay in relays)
-        _, high = _window(relays)
-        self.progress.write(replace(record, state="loaded", rows=rows, position=high, commit=commit.instant, loaded_at=time.time()))
-        _log("table loaded table=%s commit=%s", (record.table, commit.instant), rows, began)
-
-    def _load_commit(self, record: TableRecord, relays: list[RelayRecord]) -> store.Commit:
-        """The load's commit, made now unless an interrupted run made it already."""
-        schema = read_schemas(self.settings, relays[0].schema_topic)[record.table][-1]
+        began = time.monotonic()
+        schema, (_, high) = assemble.schema(self.settings, record, relays), assemble.window(relays)
         table = store.lake_table(self.settings, record.table, schema.key)
-        stands = store.newest_commit(self.spark, table)
-        if stands and stands.load == record.load:
-            return stands
-        rows = stage.staged(self.spark, self.settings, relays, record.table)
-        if (found := rows.count()) != (expected := sum(relay.rows[record.table] for relay in relays)):
-            raise RelayError(
-                "Staged rows are not the rows that were scanned.",
-                safe="Nothing of this table was written to the lake.",
-                todo="Run full_load for this table with replace set.",
-                table=record.table,
-                scanned=expected,
-                staged=found,
-            )
-        partitions = rows.select(PARTITION).distinct().count() if table.partition else 1
-        buckets = table.buckets or store.buckets_for(found, partitions)
-        with _changes(self.spark, self.settings, record, relays) as (changes, captured):
-            commit = store.Commit(record.load, _window(relays)[1].seq, buckets, captured)
-            return store.load(merge.brought_up(rows, changes, table.key, table.partition), table, commit)
+        commit = store.newest_commit(self.spark, table)
+        if commit is None or commit.load != record.load:  # an interrupted run may have made it already
+            with assemble.assembled(self.spark, self.settings, record, relays) as whole:
+                captured = {topics.data(topics.capture_prefix(self.settings), record.table): whole.offset}
+                commit = store.load(whole.rows, table, store.Commit(record.load, high.seq, whole.buckets, schema.seq, captured))
+        rows = sum(relay.rows[record.table] for relay in relays)
+        loaded = replace(record, state="loaded", rows=rows, position=high, schema=schema.to_json(), commit=commit.instant, loaded_at=time.time())
+        self.progress.write(loaded)
+        _log("table loaded table=%s commit=%s", (record.table, commit.instant), rows, began)
 
     def clean(self, state: State, names: Iterable[str]) -> None:
         """Remove what loaded tables no longer need: their relays' topics and staged rows, once all tables of a relay are loaded."""
@@ -146,26 +125,6 @@ class _Work:
                 self.cleaned.add(relay.id)
                 stage.remove(self.spark, stage.folder(self.settings, relay.load, relay.id))
                 topics.delete(self.settings, topics.present(self.settings, relay.schema_topic))
-
-
-def _window(relays: list[RelayRecord]) -> tuple[Position, Position]:
-    windows = [stage.window(relay) for relay in relays]
-    return min(low for low, _ in windows), max(high for _, high in windows)
-
-
-@contextmanager
-def _changes(spark: SparkSession, settings: Settings, record: TableRecord, relays: list[RelayRecord]) -> Iterator[tuple[DataFrame | None, dict[str, int]]]:
-    """The table's changes (`decode.changes`) while its relays were being read, None when there were none; and the capture topic's offset behind them."""
-    low, high = _window(relays)
-    topic = topics.data(topics.capture_prefix(settings), record.table)
-    schema = read_schemas(settings, topics.capture_prefix(settings))[record.table][-1]
-    captured = decode.changes(records(spark, settings, topic, record.offset), schema).where(F.col(SEQ) <= high.seq).persist()
-    try:
-        last, missing = captured.agg(F.max("offset"), F.count_if(F.col(SEQ) > low.seq)).collect()[0]
-        offset = record.offset if last is None else last + 1
-        yield captured.where(F.col(SEQ) > low.seq) if missing else None, {topic: offset}
-    finally:
-        captured.unpersist()
 
 
 def _log(line: str, values: tuple[str, ...], rows: int, began: float) -> None:

@@ -35,18 +35,24 @@ def latest_per_key(changes: DataFrame, key: Sequence[str], partition: str | None
     return _newest(arriving.drop("_before").unionByName(leaving.drop("_now")), [*key, PARTITION])
 
 
-def brought_up(rows: DataFrame, changes: DataFrame | None, key: Sequence[str], partition: str | None) -> DataFrame:
-    """A load's rows as they are behind `changes`: the newest change of a key stands for its row. `changes` as for `latest_per_key`, or None.
+def brought_up(rows: DataFrame | None, changes: DataFrame | None, key: Sequence[str], partition: str | None) -> DataFrame:
+    """A load's rows as they are behind `changes`: the newest change of a key stands for its row. `changes` as for `latest_per_key`.
+
+    No `rows`: the table was emptied before the changes. No `changes`: the rows are left as they are.
 
     The rows were read at any moments between the first change and the last: a row whose key has no change is as it was at all of them, and of the
     others the newest image is the truth, whether the reader saw it or not.
     """
     if changes is None:
+        assert rows is not None
         return rows
     newest = latest_per_key(changes, key, None)
     if partition is not None:
         newest = newest.withColumn(PARTITION, F.expr(partition).cast("string"))
-    return rows.join(newest.select(*(F.col(f"`{column}`") for column in key)), list(key), "left_anti").unionByName(newest.where(~F.col(DELETED)))
+    there = newest.where(~F.col(DELETED))
+    if rows is None:
+        return there
+    return rows.join(newest.select(*(F.col(f"`{column}`") for column in key)), list(key), "left_anti").unionByName(there)
 
 
 def _newest(candidates: DataFrame, key: Sequence[str]) -> DataFrame:

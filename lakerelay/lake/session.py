@@ -11,6 +11,9 @@ OPTIONS = {
     "spark.sql.extensions": "org.apache.spark.sql.hudi.HoodieSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.hudi.catalog.HoodieCatalog",
     "spark.sql.session.timeZone": "UTC",  # DATETIME has no zone: it is kept as if it were UTC
+    # Days before 1582 are counted as MySQL counts them, not as in the Julian calendar of Spark 2.
+    **{f"spark.sql.{form}RebaseModeIn{way}": "CORRECTED" for form in ("parquet.datetime", "parquet.int96", "avro.datetime") for way in ("Read", "Write")},
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.caseSensitive": "true",  # column names are taken from Debezium's JSON as they are
     "spark.sql.shuffle.partitions": "8",  # enough for a micro-batch; adaptive execution joins what is small
     "spark.scheduler.mode": "FAIR",  # tables are written side by side

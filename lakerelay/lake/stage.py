@@ -1,5 +1,7 @@
 """A scanned relay's rows: from its topics into typed Parquet beside the lake, so that the load of a table reads them all at once."""
 
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
@@ -48,8 +50,8 @@ def is_staged(spark: SparkSession, settings: Settings, relay: RelayRecord, table
     return bool(files.exists(path))
 
 
-def staged(spark: SparkSession, settings: Settings, relays: list[RelayRecord], table: str) -> DataFrame:
-    """All staged rows of a table."""
+def staged(spark: SparkSession, settings: Settings, relays: Sequence[RelayRecord], table: str) -> DataFrame:
+    """The staged rows of a table, of relays that read it under one schema."""
     return spark.read.parquet(*(folder(settings, relay.load, relay.id, table) for relay in relays))
 
 

@@ -1,20 +1,22 @@
 """The only module that writes Hudi tables: their options, their commits, and what a commit says of the Kafka offsets it reached."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
 
 from lakerelay.config import Settings
 from lakerelay.errors import LakeError, SettingsError
 from lakerelay.lake import session
 from lakerelay.lake.merge import PARTITION
-from lakerelay.lake.schema import SEQ
+from lakerelay.lake.schema import DELETED, SEQ
 
 ROWS_PER_BUCKET = 1_000_000  # a base file of some 50 to 150 MB
 _PREFIX = "lakerelay."
-_KEYS = tuple(_PREFIX + name for name in ("load", "cut", "buckets", "offsets"))
+_KEYS = tuple(_PREFIX + name for name in ("load", "cut", "buckets", "schema", "offsets"))
 
 
 @dataclass(frozen=True)
@@ -34,19 +36,21 @@ class Commit:
     """What the newest commit of a table says.
 
     `load`: id of the load that made the table; `cut`: `_seq` up to which the load holds every change; `buckets`: per partition, fixed by the load;
-    `offsets`: Kafka topic → the next offset to apply. `instant` is Hudi's, empty until written.
+    `schema`: `_seq` of the source's schema that the columns follow; `offsets`: Kafka topic → the next offset to apply.
+    `instant` is Hudi's, empty until written.
     """
 
     load: str
     cut: int
     buckets: int
+    schema: int = 0
     offsets: dict[str, int] = field(default_factory=dict)
     instant: str = ""
 
     @property
     def metadata(self) -> dict[str, str]:
-        values = {"load": self.load, "cut": str(self.cut), "buckets": str(self.buckets), "offsets": json.dumps(self.offsets, sort_keys=True)}
-        return {_PREFIX + name: value for name, value in values.items()}
+        values = {"load": self.load, "cut": self.cut, "buckets": self.buckets, "schema": self.schema, "offsets": json.dumps(self.offsets, sort_keys=True)}
+        return {_PREFIX + name: str(value) for name, value in values.items()}
 
 
 def lake_table(settings: Settings, name: str, primary_key: tuple[str, ...]) -> LakeTable:
@@ -76,12 +80,26 @@ def load(rows: DataFrame, table: LakeTable, commit: Commit) -> Commit:
     A table that stands already is replaced as a whole; its readers see the old rows until the commit.
     """
     stands = newest_commit(rows.sparkSession, table) is not None
-    return _write(rows, table, commit, "insert_overwrite_table" if stands else "bulk_insert", "append" if stands else "overwrite")
+    # No row of before stays, so the columns may be any.
+    columns = {"hoodie.datasource.write.schema.allow.auto.evolution.column.drop": "true", "hoodie.avro.schema.validate": "false"}
+    return _write(rows, table, commit, "insert_overwrite_table" if stands else "bulk_insert", "append" if stands else "overwrite", columns)
+
+
+def empty(spark: SparkSession, table: LakeTable, columns: T.StructType, commit: Commit) -> Commit:
+    """Leave no row in the table, by one commit."""
+    own = [T.StructField(SEQ, T.LongType()), T.StructField(DELETED, T.BooleanType())]
+    partition = [T.StructField(PARTITION, T.StringType())] if table.partition else []
+    return load(spark.createDataFrame([], T.StructType([*columns, *own, *partition])), table, commit)
 
 
 def upsert(rows: DataFrame, table: LakeTable, commit: Commit) -> Commit:
     """Upsert and delete by key; a row older by `_seq` than the one that stands is ignored. `rows` as for `load`, one per key and partition."""
     return _write(rows, table, commit, "upsert", "append")
+
+
+def columns(spark: SparkSession, table: LakeTable) -> T.StructType:
+    """The table's own columns: none of Hudi's or lakerelay's."""
+    return T.StructType([field for field in read(spark, table).schema if not field.name.startswith("_hoodie_") and field.name not in (SEQ, PARTITION)])
 
 
 def read(spark: SparkSession, table: LakeTable) -> DataFrame:
@@ -103,7 +121,8 @@ def newest_commit(spark: SparkSession, table: LakeTable) -> Commit | None:
         metadata = timeline.readCommitMetadata(instant)
         values = {key.removeprefix(_PREFIX): metadata.getMetadata(key) for key in _KEYS}
         if values["load"] is not None:
-            return Commit(values["load"], int(values["cut"]), int(values["buckets"]), json.loads(values["offsets"]), instant.requestedTime())
+            cut, buckets, schema = (int(values[name]) for name in ("cut", "buckets", "schema"))
+            return Commit(values["load"], cut, buckets, schema, json.loads(values["offsets"]), instant.requestedTime())
     if seen:
         raise LakeError(
             "A Hudi table was not written by lakerelay, or its newest commits were written by another program.",
@@ -114,8 +133,8 @@ def newest_commit(spark: SparkSession, table: LakeTable) -> Commit | None:
     return None
 
 
-def _write(rows: DataFrame, table: LakeTable, commit: Commit, operation: str, mode: str) -> Commit:
-    options = _options(table, commit.buckets) | commit.metadata | {"hoodie.datasource.write.operation": operation}
+def _write(rows: DataFrame, table: LakeTable, commit: Commit, operation: str, mode: str, more: Mapping[str, str] | None = None) -> Commit:
+    options = _options(table, commit.buckets) | commit.metadata | {"hoodie.datasource.write.operation": operation} | dict(more or {})
     rows.write.format("hudi").options(**options).mode(mode).save(table.path)
     written = newest_commit(rows.sparkSession, table)
     if written is None or written.metadata != commit.metadata:

@@ -9,28 +9,30 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.streaming.query import StreamingQuery
 
 from lakerelay.capture import topics
 from lakerelay.capture.progress import Progress, State, StreamRecord
 from lakerelay.config import Settings
-from lakerelay.errors import DecodeError, LakeError, LakerelayError
-from lakerelay.lake import decode, store
-from lakerelay.lake.merge import latest_per_key
-from lakerelay.lake.schema import SEQ, TableSchema
+from lakerelay.errors import DecodeError, LakeError, LakerelayError, SchemaChangeError
+from lakerelay.lake import decode, evolve, store
+from lakerelay.lake.merge import PARTITION, brought_up, latest_per_key
+from lakerelay.lake.schema import DELETED, SEQ, TableSchema
 from lakerelay.lake.store import Commit, LakeTable
 from lakerelay.lake.topic import SchemaTopic, require, source_options, starting_offsets
 
 log = logging.getLogger(__name__)
 
 _ONE_TASK = 20_000  # events; fewer of a table in a batch are handled faster by one task than by several
+_MALFORMED = ("MALFORMED_RECORD_IN_PARSING", "CANNOT_PARSE_JSON_FIELD")
 _POLL = 1  # seconds between two looks at the query and at the loaded tables
 
 
@@ -54,7 +56,7 @@ def stream_changes(spark: SparkSession, settings: Settings, stop: threading.Even
                 log.info("stream waiting reason='no table is loaded yet'")
                 _until(lambda: bool(_loads(progress.read())) or stop.is_set())
                 continue
-            followed = _followed(spark, settings, loads, schema_topic.read())
+            followed = _followed(spark, settings, progress.read())
             batches = _Batches(settings, schema_topic, progress, pool, followed)
             query = batches.start(spark)
             while not (stop.is_set() or query.awaitTermination(_POLL)):
@@ -79,25 +81,42 @@ def _loads(state: State) -> dict[str, str]:
 
 @dataclass
 class _Followed:
-    """A table that the query follows, and the newest commit that it made."""
+    """A table that the query follows: the newest commit that it made, and the columns that stand in the lake.
+
+    `schemas`: the source's, oldest first, from the one of the load on; those after `commit.schema` are still to be followed.
+    """
 
     table: LakeTable
     topic: str
     commit: Commit
+    columns: T.StructType
+    schemas: list[TableSchema]
 
     @property
     def offset(self) -> int:
         return self.commit.offsets[self.topic]
 
+    @property
+    def altered(self) -> list[TableSchema]:
+        """The schema that the lake's columns follow, and the newer ones; empty when there is none newer."""
+        newer = [schema for schema in self.schemas if schema.seq > self.commit.schema]
+        return [next(schema for schema in reversed(self.schemas) if schema.seq <= self.commit.schema), *newer] if newer else []
 
-def _followed(spark: SparkSession, settings: Settings, loads: Mapping[str, str], schemas: Mapping[str, list[TableSchema]]) -> list[_Followed]:
+    @property
+    def made_anew(self) -> int:
+        """Changes up to here are of a table that was dropped."""
+        return max((schema.seq for schema in self.schemas if schema.emptied), default=0)
+
+
+def _followed(spark: SparkSession, settings: Settings, state: State) -> list[_Followed]:
     """Every loaded table with the offset that its newest commit reached."""
     found = []
-    for name, load in sorted(loads.items()):
+    for name, load in sorted(_loads(state).items()):
         if settings.table(name) is None:
             log.info("stream leaves out table=%s reason='not in the settings'", name)
             continue
-        table = store.lake_table(settings, name, _schema(schemas, name).key)
+        schema = TableSchema.from_json(state.tables[name].schema)
+        table = store.lake_table(settings, name, schema.key)
         commit = store.newest_commit(spark, table)
         if commit is None or commit.load != load:
             raise LakeError(
@@ -109,14 +128,9 @@ def _followed(spark: SparkSession, settings: Settings, loads: Mapping[str, str],
                 recorded_load=load,
                 found_load=commit and commit.load,
             )
-        found.append(_Followed(table, topics.data(topics.capture_prefix(settings), name), commit))
+        topic = topics.data(topics.capture_prefix(settings), name)
+        found.append(_Followed(table, topic, commit, store.columns(spark, table), [replace(schema, emptied=False)]))
     return found
-
-
-def _schema(schemas: Mapping[str, list[TableSchema]], table: str) -> TableSchema:
-    if table not in schemas:
-        raise DecodeError("No schema of a table was captured.", todo="Run full_load for this table with replace set.", table=table)
-    return schemas[table][-1]
 
 
 class _Batches:
@@ -129,10 +143,15 @@ class _Batches:
         self._writing = threading.Lock()
         self._stopping = False
         self._error: BaseException | None = None
+        self._number = -1
 
     def start(self, spark: SparkSession) -> StreamingQuery:
+        self._read_schemas()
+        self._write_tables([(each, None, None) for each in self.followed if each.altered])
         offsets = {each.topic: each.offset for each in self.followed}
         require(self._settings, offsets)
+        # A schema change makes a micro-batch too: rows that are there may have to follow it.
+        offsets |= topics.end_offsets(self._settings, [topics.capture_prefix(self._settings)])
         log.info("stream starts tables=%s", ",".join(each.table.name for each in self.followed))
         options = source_options(self._settings) | {
             "subscribe": ",".join(offsets),
@@ -167,26 +186,106 @@ class _Batches:
         self._progress.write(self.newest)  # a driver that was replaced is refused here, before it writes
         batch.persist()
         try:
-            counts = batch.groupBy("topic").agg(F.count("*").alias("events"), F.max("offset").alias("last"), F.max("timestamp").alias("at")).collect()
-            by_topic = {row["topic"]: row for row in counts}
-            schemas = self._schema_topic.read()  # after the batch's end is fixed: it holds every schema that the batch needs
-            changed = [each for each in self.followed if each.topic in by_topic]
-            list(self._pool.map(lambda each: self._write_table(each, batch, by_topic[each.topic], _schema(schemas, each.table.name), number), changed))
+            emptied = F.max(F.when(decode.is_truncate(), F.col("offset")))
+            counts = batch.groupBy("topic").agg(
+                F.count("*").alias("events"),
+                F.max("timestamp").alias("at"),
+                F.max("offset").alias("last"),
+                F.min_by("value", "offset").alias("first_value"),
+                F.max_by("value", "offset").alias("last_value"),
+                emptied.alias("emptied"),
+            )
+            by_topic = {row["topic"]: row for row in counts.collect()}
+            self._read_schemas()  # after the batch's end is fixed: every schema that the batch needs is there
+            self._number = number
+            self._write_tables([(each, batch, by_topic.get(each.topic)) for each in self.followed if each.topic in by_topic or each.altered])
         finally:
             batch.unpersist()
 
-    def _write_table(self, followed: _Followed, batch: DataFrame, count: Any, schema: TableSchema, number: int) -> None:
+    def _read_schemas(self) -> None:
+        captured = self._schema_topic.read()
+        for each in self.followed:
+            known = each.schemas[:1]
+            each.schemas = known + [schema for schema in captured.get(each.table.name, ()) if schema.seq > known[0].seq]
+
+    def _write_tables(self, work: list[tuple[_Followed, DataFrame | None, Any]]) -> None:
+        """Side by side. A table whose changes cannot be applied is recorded as stopped, the others go on."""
+        errors = list(self._pool.map(lambda item: self._try(*item), work))
+        for (followed, _, _), error in zip(work, errors, strict=True):
+            if error:
+                log.error("table stopped table=%s %s", followed.table.name, error)
+                record = self._progress.read().tables[followed.table.name]
+                self._progress.write(replace(record, state="stopped", error=str(error)))
+        stopped = {id(followed) for (followed, _, _), error in zip(work, errors, strict=True) if error}
+        self.followed = [each for each in self.followed if id(each) not in stopped]
+
+    def _try(self, followed: _Followed, batch: DataFrame | None, count: Any) -> DecodeError | None:
+        try:
+            if followed.altered:
+                self._follow_schema(followed)
+            if batch is not None and count is not None:
+                self._write_table(followed, batch, count)
+        except DecodeError as error:
+            return error
+        except Exception as error:
+            if not any(word in str(error) for word in _MALFORMED):
+                raise
+            return DecodeError(
+                "An event does not fit the table's schema.",
+                safe="The table stands as its newest commit left it; its changes stay in Kafka.",
+                todo="Run full_load for it with replace set.",
+                table=followed.table.name,
+                next_offset=followed.offset,
+                why=str(error)[:500],
+            )
+        return None
+
+    def _follow_schema(self, followed: _Followed) -> None:
+        """Bring the table's columns, and the rows that are there, to the newest schema."""
+        altered = followed.altered
+        if self._settings.table(followed.table.name).on_schema_change == "stop":  # type: ignore[union-attr]
+            raise SchemaChangeError(
+                "A table was altered, and its settings say to stop then.",
+                safe="The table stands in the lake as it was before; its changes stay in Kafka.",
+                todo="Run full_load for it with replace set.",
+                table=followed.table.name,
+            )
+        columns, commit = evolve.lake_columns(altered, followed.columns), replace(followed.commit, schema=altered[-1].seq)
+        spark, began = SparkSession.active(), time.monotonic()
+        if any(schema.emptied for schema in altered[1:]):
+            followed.commit = store.empty(spark, followed.table, columns, commit)
+            log.info("table emptied table=%s reason='dropped and created anew' commit=%s", followed.table.name, followed.commit.instant)
+        elif any(evolve.rewrites(old, new, followed.columns) for old, new in pairwise(altered)):
+            rows = store.read(spark, followed.table)
+            values = evolve.columns({name: F.col(f"`{name}`") for name in followed.columns.names}, altered, columns)
+            kept = [name for name in (SEQ, DELETED, PARTITION) if name in rows.columns]
+            followed.commit = store.load(rows.select(*values, *kept), followed.table, commit)
+            log.info("table rewritten table=%s seconds=%.1f commit=%s", followed.table.name, time.monotonic() - began, followed.commit.instant)
+        else:
+            followed.commit = commit  # the next upsert says it
+        followed.columns = columns
+
+    def _write_table(self, followed: _Followed, batch: DataFrame, count: Any) -> None:
         began = time.monotonic()
         records = batch.where((F.col("topic") == followed.topic) & (F.col("offset") >= followed.offset))
         if count["events"] < _ONE_TASK:
             records = records.coalesce(1)
-        changes = decode.changes(records, schema).where(F.col(SEQ) > followed.commit.cut)  # the load holds the rest
-        rows = latest_per_key(changes, followed.table.key, followed.table.partition)
-        followed.commit = store.upsert(rows, followed.table, replace(followed.commit, offsets={followed.topic: count["last"] + 1}))
+        span = decode.place(count["first_value"]), decode.place(count["last_value"])
+        # The load holds what is before its cut; what is before a table was made anew is gone.
+        later = F.col(SEQ) > max(followed.commit.cut, followed.made_anew)
+        changes = decode.changes(records, followed.schemas, followed.columns, span).where(later)
+        commit = replace(followed.commit, offsets={followed.topic: count["last"] + 1})
+        if count["emptied"] is None:
+            rows = latest_per_key(changes, followed.table.key, followed.table.partition)
+            followed.commit = store.upsert(rows, followed.table, commit)
+        else:
+            rows = brought_up(None, changes.where(F.col("offset") > count["emptied"]), followed.table.key, followed.table.partition)
+            followed.commit = store.load(rows, followed.table, commit)
+            log.info("table emptied table=%s reason=TRUNCATE", followed.table.name)
         delay = time.time() - count["at"].timestamp()
         log.info(
             "batch=%s table=%s events=%s seconds=%.1f delay_s=%.1f commit=%s",
-            number,
+            self._number,
             followed.table.name,
             f"{count['events']:,}",
             time.monotonic() - began,

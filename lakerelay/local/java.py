@@ -56,7 +56,14 @@ def start(heap: str, collector: str, logging: Path) -> list[str]:
 
     On two cores G1's threads spin against the work itself.
     """
-    options = [f"-Xmx{heap}", f"-XX:+Use{collector}GC", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true", f"-Dlog4j2.configurationFile={logging}"]
+    options = [
+        f"-Xmx{heap}",
+        f"-XX:+Use{collector}GC",
+        "-XX:+ExitOnOutOfMemoryError",
+        "-Duser.timezone=UTC",
+        "-Djava.awt.headless=true",
+        f"-Dlog4j2.configurationFile={logging}",
+    ]
     return [program(), *options]
 
 

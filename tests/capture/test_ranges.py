@@ -9,6 +9,7 @@ import pytest
 from lakerelay.capture import binlog, bodies, ranges
 from lakerelay.capture import source as tables
 from lakerelay.capture.progress import KeyRange
+from lakerelay.capture.source import Column, SourceTable
 from tests.capture.conftest import Source, insert
 
 ODD = ["a", "A", "á", "b", "B ", "O'Hara", 'say "hi"', "back\\slash", "100%", "日本", "ß", "ss", "z;--", ""]
@@ -34,12 +35,11 @@ def test_every_row_is_in_exactly_one_range(source: Source, kind: str) -> None:
     source.run(f"CREATE TABLE t ({columns}, PRIMARY KEY (k, n))")
     if rows:
         insert(source, "t", rows)
-    name = f"{source.name}.t"
     with binlog.connect(source.settings()) as mysql:
         (table,) = tables.tables(mysql, source.settings())
         parts = ranges.split(mysql, table, 120)
 
-    read = [source.run(bodies.select(name, part)) for part, _ in parts]
+    read = [source.run(bodies.select(table, part)) for part, _ in parts]
     assert sorted(row for part in read for row in part) == sorted(source.run("SELECT * FROM t"))
     assert (parts[0][0].lower, parts[-1][0].upper) == (None, None)
     if kind not in ("skewed", "one_value", "text", "text_binary", "latin1", "empty"):
@@ -54,7 +54,7 @@ def test_a_row_inserted_after_planning_is_in_one_range(source: Source) -> None:
         parts = ranges.split(mysql, table, 300)
     source.run("INSERT INTO t VALUES (-2147483648), (2147483647), (5000)")
 
-    assert sum(len(source.run(bodies.select(f"{source.name}.t", part))) for part, _ in parts) == 1003
+    assert sum(len(source.run(bodies.select(table, part))) for part, _ in parts) == 1003
 
 
 def test_a_key_that_has_no_usable_order_is_not_split(source: Source) -> None:
@@ -64,4 +64,5 @@ def test_a_key_that_has_no_usable_order_is_not_split(source: Source) -> None:
 
 
 def test_names_are_quoted() -> None:
-    assert bodies.select("my db.odd`t", KeyRange("k`", "1", None)) == "SELECT * FROM `my db`.`odd``t` FORCE INDEX (PRIMARY) WHERE `k``` >= 1"
+    table = SourceTable("my db.odd`t", (Column("k`", "int", "int", False), Column("f", "float", "float", True)), ("k`",), 0, 0)
+    assert bodies.select(table, KeyRange("k`", "1", None)) == "SELECT `k```, `f` + 0e0 AS `f` FROM `my db`.`odd``t` FORCE INDEX (PRIMARY) WHERE `k``` >= 1"

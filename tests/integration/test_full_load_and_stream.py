@@ -25,8 +25,9 @@ from lakerelay.capture.progress import Progress, State
 from lakerelay.capture.relay import scan_relay
 from lakerelay.config import Settings
 from lakerelay.errors import VerifyError, WriterFencedError
-from lakerelay.lake import load, store, stream, verify
+from lakerelay.lake import load, store, verify
 from lakerelay.local import mysql
+from tests.integration.pipeline import Stream
 
 NAME = f"main_job_{int(time.time())}"  # its own topics, also on servers that an earlier session left running
 TABLES: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {  # name → DDL, key, settings
@@ -77,27 +78,6 @@ class Writer(threading.Thread):
     def stop(self) -> None:
         self._ended.set()
         self.join()
-
-
-class Stream(threading.Thread):
-    """`stream_changes` beside the test, until `stop`."""
-
-    def __init__(self, spark: SparkSession, settings: Settings) -> None:
-        super().__init__(daemon=True)
-        self._spark, self._settings, self._end = spark, settings, threading.Event()
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            stream.stream_changes(self._spark, self._settings, self._end)
-        except BaseException as error:
-            self.error = error
-
-    def stop(self) -> None:
-        self._end.set()
-        self.join()
-        if self.error:
-            raise self.error
 
 
 @contextmanager

@@ -11,12 +11,16 @@ from pyspark.sql import SparkSession
 
 from lakerelay.capture.binlog import Position
 from lakerelay.errors import DecodeError
-from lakerelay.lake import decode
+from lakerelay.lake import decode, evolve
 from lakerelay.lake.schema import SourceColumn, TableSchema, schemas
 
 
 def table(*columns: SourceColumn) -> TableSchema:
     return TableSchema("shop.t", columns, (columns[0].name,))
+
+
+K = table(SourceColumn("k", "INT"))
+LAKE_K = evolve.lake_columns([K])
 
 
 def rows(spark: SparkSession, schema: TableSchema, *values: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -36,7 +40,14 @@ def rows(spark: SparkSession, schema: TableSchema, *values: dict[str, Any]) -> l
         (SourceColumn("c", "TIMESTAMP", 3), "2023-11-14T22:13:20.123Z", datetime(2023, 11, 14, 22, 13, 20, 123000, UTC)),
         (SourceColumn("c", "VARCHAR", 20), "grün 🐟", "grün 🐟"),
         (SourceColumn("c", "BLOB"), "AAH/", b"\x00\x01\xff"),
+        (SourceColumn("c", "BINARY", 4), "AQI=", b"\x01\x02\x00\x00"),
         (SourceColumn("c", "BIT", 1), True, True),
+        (SourceColumn("c", "BIT", 9), "AQE=", 257),
+        (SourceColumn("c", "BIT", 64), "AAAAAAAAAIA=", Decimal(2**63)),
+        (SourceColumn("c", "DECIMAL", 12, 2), "-157640.87", Decimal("-157640.87")),
+        (SourceColumn("c", "DECIMAL", 65, 30), "7.000000000000000000000000000001", "7.000000000000000000000000000001"),
+        (SourceColumn("c", "JSON"), '{"a": [1.5e-5, "x : y"]}', '{"a":[0.000015,"x : y"]}'),
+        (SourceColumn("c", "VECTOR"), [1.5, -2.0], [1.5, -2.0]),
         (SourceColumn("c", "DOUBLE"), 0.1, 0.1),
     ],
 )
@@ -50,8 +61,7 @@ def test_a_value_arrives_as_it_is_in_mysql(spark: SparkSession, column: SourceCo
 def test_a_decimal_keeps_every_digit(spark: SparkSession) -> None:
     """157640.87 must not become 157640.875, nor 30 digits a double."""
     schema = table(SourceColumn("c", "DECIMAL", 38, 10))
-    records = spark.createDataFrame([(bytearray(b'{"c": 1234567890123456789012345678.0123456789}'),)], "value binary")
-    assert decode.rows(records, schema, 0).first()[0] == Decimal("1234567890123456789012345678.0123456789")
+    assert rows(spark, schema, {"c": "1234567890123456789012345678.0123456789"})[0][0] == Decimal("1234567890123456789012345678.0123456789")
 
 
 def test_a_value_that_does_not_fit_fails(spark: SparkSession) -> None:
@@ -61,27 +71,45 @@ def test_a_value_that_does_not_fit_fails(spark: SparkSession) -> None:
 
 
 def test_a_type_without_a_mapping_is_named() -> None:
-    with pytest.raises(DecodeError, match=r"table='shop.t', column='c', type='VECTOR'"):
-        _ = table(SourceColumn("c", "VECTOR")).wire
+    with pytest.raises(DecodeError, match=r"table='shop.t', column='c', type='HYPERCUBE'"):
+        _ = table(SourceColumn("c", "HYPERCUBE")).wire
 
 
 def test_a_change_has_both_images_and_its_place_in_the_binlog(spark: SparkSession) -> None:
     event = {"op": "u", "before": {"k": 1}, "after": {"k": 2}, "source": {"file": "binlog.000002", "pos": 348, "row": 3}}
     gone = {"op": "d", "before": {"k": 1}, "after": None, "source": {"file": "binlog.1000000", "pos": 4, "row": 0}}
     records = spark.createDataFrame([(n, bytearray(json.dumps(each).encode())) for n, each in enumerate([event, gone])], "offset bigint, value binary")
-    found = [row.asDict(recursive=True) for row in decode.changes(records, table(SourceColumn("k", "INT"))).orderBy("offset").collect()]
+    found = [row.asDict(recursive=True) for row in decode.changes(records, [K], LAKE_K).orderBy("offset").collect()]
     assert found == [
         {"op": "u", "_seq": Position("binlog.000002", 348).seq, "row": 3, "offset": 0, "before": {"k": 1}, "after": {"k": 2}},
         {"op": "d", "_seq": Position("binlog.1000000", 4).seq, "row": 0, "offset": 1, "before": {"k": 1}, "after": None},
     ]
 
 
-def test_a_truncate_stops_the_job(spark: SparkSession) -> None:
-    """It cannot be applied as a change of rows, and must not be passed over."""
-    event = {"op": "t", "before": None, "after": None, "source": {"file": "binlog.000002", "pos": 348, "row": 0}}
-    records = spark.createDataFrame([(0, bytearray(json.dumps(event).encode()))], "offset bigint, value binary")
-    with pytest.raises(Py4JJavaError, match=r"shop\.t was emptied by TRUNCATE"):
-        decode.changes(records, table(SourceColumn("k", "INT"))).collect()
+def test_a_truncate_is_told_by_its_operation(spark: SparkSession) -> None:
+    """Not by a row whose text looks like it."""
+    source = {"file": "binlog.000002", "pos": 348, "row": 0}
+    text = {"op": "c", "before": None, "after": {"k": '"op":"t"'}, "source": source}
+    truncate = {"before": None, "after": None, "source": source, "op": "t"}
+    values = [(n, bytearray(json.dumps(event, separators=(",", ":")).encode())) for n, event in enumerate([text, truncate])]
+    records = spark.createDataFrame(values, "offset bigint, value binary")
+    assert [row["offset"] for row in records.where(decode.is_truncate()).collect()] == [1]
+
+
+@pytest.mark.parametrize("span", [None, (1, 10_000)])
+def test_each_event_is_decoded_by_the_schema_of_its_place(spark: SparkSession, span: tuple[int, int] | None) -> None:
+    """k INT; k becomes BIGINT and v is added with a default; v is renamed to w and is a text. Wire types differ, so a wrong schema would fail."""
+    schemas = [
+        TableSchema("shop.t", (SourceColumn("k", "INT"),), ("k",), 0),
+        TableSchema("shop.t", (SourceColumn("k", "BIGINT"), SourceColumn("v", "INT", default="5")), ("k",), 100),
+        TableSchema("shop.t", (SourceColumn("w", "VARCHAR", 9), SourceColumn("k", "BIGINT")), ("k",), 200, renames=(("v", "w"),)),
+    ]
+    rows = [(50, {"k": 1}), (150, {"k": 2, "v": 7}), (250, {"k": 2**40, "w": "seven"})]
+    events = [{"op": "c", "before": None, "after": row, "source": {"file": "binlog.000000", "pos": pos, "row": 0}} for pos, row in rows]
+    records = spark.createDataFrame([(n, bytearray(json.dumps(event).encode())) for n, event in enumerate(events)], "offset bigint, value binary")
+    lake = evolve.lake_columns(schemas)
+    found = decode.changes(records, schemas, lake, span).orderBy("offset").select("after.k", "after.w").collect()
+    assert [tuple(row) for row in found] == [(1, "5"), (2, "7"), (2**40, "seven")]
 
 
 def test_schemas_are_read_from_schema_changes() -> None:

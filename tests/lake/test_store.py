@@ -29,22 +29,21 @@ def test_the_history_of_a_table(spark: SparkSession, tmp_path: Path, kind: str, 
     table = LakeTable("shop.t", str(tmp_path / "t"), ("a", "b"), partition, kind)
     assert store.newest_commit(spark, table) is None
 
-    loaded = store.load(
-        rows(spark, table, (1, 1, "x", "one", 10, False), (1, 2, "y", "two", 10, False), (2, 1, "x", "three", 10, False)), table, Commit("L1", 10, 1, {"t": 5})
-    )
-    assert store.newest_commit(spark, table) == loaded == Commit("L1", 10, 1, {"t": 5}, loaded.instant)
+    first = rows(spark, table, (1, 1, "x", "one", 10, False), (1, 2, "y", "two", 10, False), (2, 1, "x", "three", 10, False))
+    loaded = store.load(first, table, Commit("L1", 10, 1, 0, {"t": 5}))
+    assert store.newest_commit(spark, table) == loaded == Commit("L1", 10, 1, 0, {"t": 5}, loaded.instant)
 
     changes = rows(spark, table, (1, 1, "x", "ONE", 20, False), (1, 2, "y", "two", 20, True), (3, 3, "z", "new", 20, False))
-    store.upsert(changes, table, Commit("L1", 10, 1, {"t": 8}))
+    store.upsert(changes, table, Commit("L1", 10, 1, 0, {"t": 8}))
     assert content(spark, table) == {(1, 1, "x", "ONE", 20), (2, 1, "x", "three", 10), (3, 3, "z", "new", 20)}
 
     late = rows(spark, table, (1, 1, "x", "late", 15, False), (3, 3, "z", "new", 15, True))
-    store.upsert(late, table, Commit("L1", 10, 1, {"t": 9}))
+    store.upsert(late, table, Commit("L1", 10, 1, 0, {"t": 9}))
     assert content(spark, table) == {(1, 1, "x", "ONE", 20), (2, 1, "x", "three", 10), (3, 3, "z", "new", 20)}
 
-    store.load(rows(spark, table, (1, 1, "x", "again", 30, False)), table, Commit("L2", 30, 1, {"t": 9}))
+    store.load(rows(spark, table, (1, 1, "x", "again", 30, False)), table, Commit("L2", 30, 1, 0, {"t": 9}))
     assert content(spark, table) == {(1, 1, "x", "again", 30)}
-    store.upsert(rows(spark, table, (1, 1, "x", "more", 40, False), (4, 4, "x", "four", 40, False)), table, Commit("L2", 30, 1, {"t": 12}))
+    store.upsert(rows(spark, table, (1, 1, "x", "more", 40, False), (4, 4, "x", "four", 40, False)), table, Commit("L2", 30, 1, 0, {"t": 12}))
     assert content(spark, table) == {(1, 1, "x", "more", 40), (4, 4, "x", "four", 40)}
     newest = store.newest_commit(spark, table)
     assert newest
@@ -54,9 +53,9 @@ def test_the_history_of_a_table(spark: SparkSession, tmp_path: Path, kind: str, 
 def test_offsets_outlive_compaction(spark: SparkSession, tmp_path: Path) -> None:
     """More commits than the compaction interval: the newest commit, whoever made it, still says where the table stands."""
     table = LakeTable("shop.t", str(tmp_path / "t"), ("a", "b"), None, "mor")
-    store.load(rows(spark, table, (1, 1, "x", "one", 10, False)), table, Commit("L1", 10, 1, {"t": 0}))
+    store.load(rows(spark, table, (1, 1, "x", "one", 10, False)), table, Commit("L1", 10, 1, 0, {"t": 0}))
     for n in range(1, 24):
-        store.upsert(rows(spark, table, (1, 1, "x", f"v{n}", 10 + n, False)), table, Commit("L1", 10, 1, {"t": n}))
+        store.upsert(rows(spark, table, (1, 1, "x", f"v{n}", 10 + n, False)), table, Commit("L1", 10, 1, 0, {"t": n}))
     newest = store.newest_commit(spark, table)
     assert newest
     assert newest.offsets == {"t": 23}
@@ -76,3 +75,39 @@ def test_a_table_of_somebody_else_is_refused(spark: SparkSession, tmp_path: Path
     rows(spark, table, (1, 1, "x", "one", 10, False)).write.format("hudi").options(**options).mode("overwrite").save(table.path)
     with pytest.raises(LakeError, match="not written by lakerelay"):
         store.newest_commit(spark, table)
+
+
+def small(spark: SparkSession, table: LakeTable, columns: str, *values: tuple[Any, ...]) -> DataFrame:
+    """`columns` are the table's own, the first its key; `_seq` 10."""
+    found = spark.createDataFrame(list(values), columns).withColumn("_seq", F.lit(10).cast("bigint")).withColumn("_hoodie_is_deleted", F.lit(False))
+    return found.withColumn("_partition", F.col("p")) if table.partition else found
+
+
+def own(spark: SparkSession, table: LakeTable) -> set[tuple[Any, ...]]:
+    return {tuple(row) for row in store.read(spark, table).select(*store.columns(spark, table).names).collect()}
+
+
+@pytest.mark.parametrize("kind", ["cow", "mor"])
+@pytest.mark.parametrize("partition", [None, "p"])
+def test_columns_come_and_widen(spark: SparkSession, tmp_path: Path, kind: str, partition: str | None) -> None:
+    """An upsert with one column more; a rewrite with a wider type; an upsert into it; emptied; loaded again with fewer columns."""
+    table = LakeTable("shop.t", str(tmp_path / "t"), ("a",), partition, kind)
+    store.load(small(spark, table, "a int, p string, n int", (1, "x", 1), (2, "y", 2)), table, Commit("L1", 10, 1, 0, {"t": 1}))
+    store.upsert(small(spark, table, "a int, p string, n int, v string", (2, "y", 3, "new")), table, Commit("L1", 10, 1, 0, {"t": 2}))
+    assert own(spark, table) == {(1, "x", 1, None), (2, "y", 3, "new")}
+
+    wide = "a int, p string, n bigint, v string, d decimal(10, 2)"
+    store.load(small(spark, table, wide, (1, "x", 2**40, None, None), (2, "y", 3, "new", None)), table, Commit("L1", 10, 1, 7, {"t": 2}))
+    store.upsert(small(spark, table, wide, (3, "x", 2**41, "more", None)), table, Commit("L1", 10, 1, 7, {"t": 3}))
+    assert own(spark, table) == {(1, "x", 2**40, None, None), (2, "y", 3, "new", None), (3, "x", 2**41, "more", None)}
+
+    emptied = store.empty(spark, table, store.columns(spark, table), Commit("L1", 10, 1, 8, {"t": 4}))
+    assert own(spark, table) == set()
+    assert store.newest_commit(spark, table) == emptied
+    store.upsert(small(spark, table, wide, (4, "z", 4, "four", None)), table, Commit("L1", 10, 1, 8, {"t": 5}))
+    assert own(spark, table) == {(4, "z", 4, "four", None)}
+
+    store.load(small(spark, table, "a int, p string, n string", (1, "x", "text")), table, Commit("L2", 10, 1, 9, {"t": 5}))
+    assert own(spark, table) == {(1, "x", "text")}
+    store.upsert(small(spark, table, "a int, p string, n string", (5, "x", "five")), table, Commit("L2", 10, 1, 9, {"t": 6}))
+    assert own(spark, table) == {(1, "x", "text"), (5, "x", "five")}
