@@ -70,6 +70,7 @@ def assembled(spark: SparkSession, settings: Settings, record: TableRecord, rela
         last, missing, emptied = captured.agg(F.max("offset"), F.count_if(within), F.max(F.when(within & decode.is_truncate(), F.col("offset")))).collect()[0]
         schemas = _valid_within(settings, record.table, relays) or [newest]
         made_anew = max((each.seq for each in schemas[1:] if each.emptied), default=0)
+        schemas = [each for each in schemas if each.seq >= made_anew]
         later = captured.where(within & (F.col(SEQ) > made_anew) & (F.col("offset") > (-1 if emptied is None else emptied)))
         base = None if made_anew or emptied is not None else rows
         changes = decode.changes(later, schemas, lake) if missing or base is None else None

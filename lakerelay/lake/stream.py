@@ -9,6 +9,7 @@ import os
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -83,7 +84,8 @@ def _loads(state: State) -> dict[str, str]:
 class _Followed:
     """A table that the query follows: the newest commit that it made, and the columns that stand in the lake.
 
-    `schemas`: the source's, oldest first, from the one of the load on; those after `commit.schema` are still to be followed.
+    `schemas`: the source's, oldest first, from the one of the load on, or the one with which the table was made anew since;
+    those after `commit.schema` are still to be followed.
     """
 
     table: LakeTable
@@ -98,14 +100,19 @@ class _Followed:
 
     @property
     def altered(self) -> list[TableSchema]:
-        """The schema that the lake's columns follow, and the newer ones; empty when there is none newer."""
-        newer = [schema for schema in self.schemas if schema.seq > self.commit.schema]
-        return [next(schema for schema in reversed(self.schemas) if schema.seq <= self.commit.schema), *newer] if newer else []
+        """The schemas that the lake's columns do not follow yet."""
+        return [schema for schema in self.schemas if schema.seq > self.commit.schema]
 
     @property
     def made_anew(self) -> int:
         """Changes up to here are of a table that was dropped."""
-        return max((schema.seq for schema in self.schemas if schema.emptied), default=0)
+        return self.schemas[0].seq if self.schemas[0].emptied else 0
+
+    def learn(self, captured: Sequence[TableSchema]) -> None:
+        """Take up schemas from the schema-change topic."""
+        known = [*self.schemas[:1], *(schema for schema in captured if schema.seq > self.schemas[0].seq)]
+        anew = max((number for number, schema in enumerate(known) if schema.emptied), default=0)
+        self.schemas = known[anew:]
 
 
 def _followed(spark: SparkSession, settings: Settings, state: State) -> list[_Followed]:
@@ -147,7 +154,9 @@ class _Batches:
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         self._read_schemas()
-        self._write_tables([(each, None, None) for each in self.followed if each.altered])
+        if altered := [each for each in self.followed if each.altered]:
+            self._progress.write(self.newest)  # as before each batch
+            self._write_tables([(each, None, None) for each in altered])
         offsets = {each.topic: each.offset for each in self.followed}
         require(self._settings, offsets)
         # A schema change makes a micro-batch too: rows that are there may have to follow it.
@@ -205,8 +214,7 @@ class _Batches:
     def _read_schemas(self) -> None:
         captured = self._schema_topic.read()
         for each in self.followed:
-            known = each.schemas[:1]
-            each.schemas = known + [schema for schema in captured.get(each.table.name, ()) if schema.seq > known[0].seq]
+            each.learn(captured.get(each.table.name, ()))
 
     def _write_tables(self, work: list[tuple[_Followed, DataFrame | None, Any]]) -> None:
         """Side by side. A table whose changes cannot be applied is recorded as stopped, the others go on."""
@@ -250,14 +258,17 @@ class _Batches:
                 todo="Run full_load for it with replace set.",
                 table=followed.table.name,
             )
-        columns, commit = evolve.lake_columns(altered, followed.columns), replace(followed.commit, schema=altered[-1].seq)
-        spark, began = SparkSession.active(), time.monotonic()
-        if any(schema.emptied for schema in altered[1:]):
-            followed.commit = store.empty(spark, followed.table, columns, commit)
+        commit, spark, began = replace(followed.commit, schema=altered[-1].seq), SparkSession.active(), time.monotonic()
+        if altered[0].emptied:
+            followed.columns = evolve.lake_columns(altered)
+            followed.commit = store.empty(spark, followed.table, followed.columns, commit)
             log.info("table emptied table=%s reason='dropped and created anew' commit=%s", followed.table.name, followed.commit.instant)
-        elif any(evolve.rewrites(old, new, followed.columns) for old, new in pairwise(altered)):
+            return
+        chain = followed.schemas[len(followed.schemas) - len(altered) - 1 :]
+        columns = evolve.lake_columns(chain, followed.columns)
+        if any(evolve.rewrites(old, new, followed.columns) for old, new in pairwise(chain)):
             rows = store.read(spark, followed.table)
-            values = evolve.columns({name: F.col(f"`{name}`") for name in followed.columns.names}, altered, columns)
+            values = evolve.columns({name: F.col(f"`{name}`") for name in followed.columns.names}, chain, columns)
             kept = [name for name in (SEQ, DELETED, PARTITION) if name in rows.columns]
             followed.commit = store.load(rows.select(*values, *kept), followed.table, commit)
             log.info("table rewritten table=%s seconds=%.1f commit=%s", followed.table.name, time.monotonic() - began, followed.commit.instant)
@@ -271,9 +282,9 @@ class _Batches:
         if count["events"] < _ONE_TASK:
             records = records.coalesce(1)
         span = decode.place(count["first_value"]), decode.place(count["last_value"])
-        # The load holds what is before its cut; what is before a table was made anew is gone.
-        later = F.col(SEQ) > max(followed.commit.cut, followed.made_anew)
-        changes = decode.changes(records, followed.schemas, followed.columns, span).where(later)
+        if span[0] <= followed.made_anew:
+            records = decode.placed(records).where(F.col(SEQ) > followed.made_anew)
+        changes = decode.changes(records, followed.schemas, followed.columns, span).where(F.col(SEQ) > followed.commit.cut)  # the load holds the rest
         commit = replace(followed.commit, offsets={followed.topic: count["last"] + 1})
         if count["emptied"] is None:
             rows = latest_per_key(changes, followed.table.key, followed.table.partition)
