@@ -65,6 +65,8 @@ def _attempt(settings: Settings, progress: Progress, record: RelayRecord, label:
             raise
         log.warning("relay interrupted relay=%s reason=%s", label, error.what)
         return record
+    # The rows are in Kafka: when the capture is in trouble they wait for it, and are not read again.
+    record = replace(record, state="scanned", high=_high(settings, label), scanned_at=time.time())
     progress.write(record)
     return record
 
@@ -132,7 +134,7 @@ def _high(settings: Settings, label: str) -> Position:
 
 
 def _follow(settings: Settings, progress: Progress, record: RelayRecord, label: str) -> RelayRecord:
-    """Until the scan is complete and its connector stopped; the record as scanned."""
+    """Until the scan is complete and its connector stopped; the record with its rows."""
     connector = _connector(settings, record)
     with Notices(settings, record.schema_topic) as notices:
         told = worked = time.monotonic()
@@ -159,7 +161,7 @@ def _follow(settings: Settings, progress: Progress, record: RelayRecord, label: 
         scan = _checked(notices.read(), record)
     if missing := sorted(set(record.tables) - set(scan.rows)):
         raise RelayError("Debezium finished without reading these tables.", todo="See that they exist, then run the task again.", tables=", ".join(missing))
-    return replace(record, state="scanned", rows=scan.rows, high=_high(settings, label), scanned_at=time.time())
+    return replace(record, rows=scan.rows)
 
 
 def _checked(scan: Scan, record: RelayRecord) -> Scan:

@@ -74,7 +74,7 @@ def assembled(spark: SparkSession, settings: Settings, record: TableRecord, rela
         later = captured.where(within & (F.col(SEQ) > made_anew) & (F.col("offset") > (-1 if emptied is None else emptied)))
         base = None if made_anew or emptied is not None else rows
         changes = decode.changes(later, schemas, lake) if missing or base is None else None
-        whole = merge.brought_up(base, changes, table.key, table.partition)
+        whole = merge.brought_up(base, changes, table.key, table.partition, table.key_may_change)
         yield Whole(whole, table, newest, high, record.offset if last is None else last + 1, buckets)
     finally:
         captured.unpersist()

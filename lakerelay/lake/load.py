@@ -39,8 +39,9 @@ def load_tables(spark: SparkSession, settings: Settings, tables: Iterable[str], 
             if state.relays != before.relays or work.running:
                 moved, before = time.monotonic(), state
             work.clean(state, names)
+            busy = work.running  # asked first: what ends behind submit's back is followed up in the next round
             work.submit(state, todo)
-            if not work.running and time.monotonic() - moved > (patience if _open(state, todo) else 0.0):
+            if not (busy or work.running) and time.monotonic() - moved > (patience if _open(state, todo) else 0.0):
                 break
             time.sleep(0.5)
         work.clean(state, names)

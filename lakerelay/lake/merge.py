@@ -11,11 +11,12 @@ PARTITION = "_partition"  # the value of the table's partition expression, text
 _ORDERED = ("_row", "_offset", SEQ, DELETED)
 
 
-def latest_per_key(changes: DataFrame, key: Sequence[str], partition: str | None) -> DataFrame:
+def latest_per_key(changes: DataFrame, key: Sequence[str], partition: str | None, key_may_change: bool = False) -> DataFrame:
     """`decode.changes` → the rows to upsert, one per key and partition: the table's columns, `_seq`, `_hoodie_is_deleted`, and `_partition` if there is one.
 
     A key's newest change is the last by (`_seq`, row in the event, Kafka offset). An update that moves a row to another partition also deletes it
-    where it was: the bucket index looks for a row within one partition only.
+    where it was: the bucket index looks for a row within one partition only. `key_may_change`: an update may also give a row another key, as it
+    may where the key is not the primary key, whose change comes as a delete and an insert.
 
     | _seq | op | before      | after       |   | rows, partitioned by p           |
     |------|----|-------------|-------------|---|----------------------------------|
@@ -26,16 +27,18 @@ def latest_per_key(changes: DataFrame, key: Sequence[str], partition: str | None
     deleted = F.col("op") == "d"
     arriving = changes.select(*order, SEQ, "before", deleted.alias(DELETED), F.coalesce("after", "before").alias("image"))
     arriving = arriving.select("image.*", *_ORDERED, F.lit(False).alias("_leaves"), F.col("before").alias("_before"))
-    if partition is None:
+    if partition is None and not key_may_change:
         return _newest(arriving.drop("_before"), key)
-    arriving = arriving.withColumn(PARTITION, F.expr(partition).cast("string"))
+    arriving = _partitioned(arriving, partition)
+    columns = [*key, PARTITION] if partition else key
+    place = F.struct(*(F.col(f"`{column}`") for column in columns))
     moved = arriving.where(f"_before is not null and not {DELETED}")
-    leaving = moved.select("_before.*", *_ORDERED, F.lit(True).alias("_leaves"), F.col(PARTITION).alias("_now"))
-    leaving = leaving.withColumn(PARTITION, F.expr(partition).cast("string")).where(f"not ({PARTITION} <=> _now)").withColumn(DELETED, F.lit(True))
-    return _newest(arriving.drop("_before").unionByName(leaving.drop("_now")), [*key, PARTITION])
+    leaving = _partitioned(moved.select("_before.*", *_ORDERED, F.lit(True).alias("_leaves"), place.alias("_now")), partition)
+    leaving = leaving.where(~place.eqNullSafe(F.col("_now"))).withColumn(DELETED, F.lit(True))
+    return _newest(arriving.drop("_before").unionByName(leaving.drop("_now")), columns)
 
 
-def brought_up(rows: DataFrame | None, changes: DataFrame | None, key: Sequence[str], partition: str | None) -> DataFrame:
+def brought_up(rows: DataFrame | None, changes: DataFrame | None, key: Sequence[str], partition: str | None, key_may_change: bool = False) -> DataFrame:
     """A load's rows as they are behind `changes`: the newest change of a key stands for its row. `changes` as for `latest_per_key`.
 
     No `rows`: the table was emptied before the changes. No `changes`: the rows are left as they are.
@@ -46,13 +49,15 @@ def brought_up(rows: DataFrame | None, changes: DataFrame | None, key: Sequence[
     if changes is None:
         assert rows is not None
         return rows
-    newest = latest_per_key(changes, key, None)
-    if partition is not None:
-        newest = newest.withColumn(PARTITION, F.expr(partition).cast("string"))
+    newest = _partitioned(latest_per_key(changes, key, None, key_may_change), partition)
     there = newest.where(~F.col(DELETED))
     if rows is None:
         return there
     return rows.join(newest.select(*(F.col(f"`{column}`") for column in key)), list(key), "left_anti").unionByName(there)
+
+
+def _partitioned(rows: DataFrame, partition: str | None) -> DataFrame:
+    return rows.withColumn(PARTITION, F.expr(partition).cast("string")) if partition else rows
 
 
 def _newest(candidates: DataFrame, key: Sequence[str]) -> DataFrame:

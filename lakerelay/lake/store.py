@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lakerelay.config import Settings
@@ -14,6 +15,7 @@ from lakerelay.lake import session
 from lakerelay.lake.merge import PARTITION
 from lakerelay.lake.schema import DELETED, SEQ
 
+KEY = "_key"  # the key as text, where a column of it is binary: Hudi makes other keys of bytes in a bulk insert than in an upsert
 ROWS_PER_BUCKET = 1_000_000  # a base file of some 50 to 150 MB
 _PREFIX = "lakerelay."
 _KEYS = tuple(_PREFIX + name for name in ("load", "cut", "buckets", "schema", "offsets"))
@@ -21,7 +23,10 @@ _KEYS = tuple(_PREFIX + name for name in ("load", "cut", "buckets", "schema", "o
 
 @dataclass(frozen=True)
 class LakeTable:
-    """A table's place and shape in the lake. `key`: columns; `partition`: Spark SQL expression or None."""
+    """A table's place and shape in the lake. `key`: columns; `partition`: Spark SQL expression or None.
+
+    `key_may_change`: the key is declared in the settings and is not the primary key, so an update may change it.
+    """
 
     name: str
     path: str
@@ -29,6 +34,7 @@ class LakeTable:
     partition: str | None
     type: str  # cow | mor
     buckets: int | None = None  # per partition, where the settings say so
+    key_may_change: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ def lake_table(settings: Settings, name: str, primary_key: tuple[str, ...]) -> L
     if not key:
         raise SettingsError("A table has no primary key.", todo="Give its entry in pipeline.toml a key = [columns] that is unique.", table=name)
     database, table = name.split(".", 1)
-    return LakeTable(name, f"{settings.lake.path.rstrip('/')}/{database}/{table}", key, entry.partition, entry.type, entry.buckets)
+    return LakeTable(name, f"{settings.lake.path.rstrip('/')}/{database}/{table}", key, entry.partition, entry.type, entry.buckets, key != primary_key)
 
 
 def buckets_for(rows: int, partitions: int) -> int:
@@ -99,7 +105,7 @@ def upsert(rows: DataFrame, table: LakeTable, commit: Commit) -> Commit:
 
 def columns(spark: SparkSession, table: LakeTable) -> T.StructType:
     """The table's own columns: none of Hudi's or lakerelay's."""
-    return T.StructType([field for field in read(spark, table).schema if not field.name.startswith("_hoodie_") and field.name not in (SEQ, PARTITION)])
+    return T.StructType([field for field in read(spark, table).schema if not field.name.startswith("_hoodie_") and field.name not in (SEQ, PARTITION, KEY)])
 
 
 def read(spark: SparkSession, table: LakeTable) -> DataFrame:
@@ -135,6 +141,9 @@ def newest_commit(spark: SparkSession, table: LakeTable) -> Commit | None:
 
 def _write(rows: DataFrame, table: LakeTable, commit: Commit, operation: str, mode: str, more: Mapping[str, str] | None = None) -> Commit:
     options = _options(table, commit.buckets) | commit.metadata | {"hoodie.datasource.write.operation": operation} | dict(more or {})
+    if any(isinstance(rows.schema[column].dataType, T.BinaryType) for column in table.key):
+        rows = rows.withColumn(KEY, F.to_json(F.array(*(_as_text(rows, column) for column in table.key))))
+        options |= {"hoodie.datasource.write.recordkey.field": KEY}
     rows.write.format("hudi").options(**options).mode(mode).save(table.path)
     written = newest_commit(rows.sparkSession, table)
     if written is None or written.metadata != commit.metadata:
@@ -147,6 +156,11 @@ def _write(rows: DataFrame, table: LakeTable, commit: Commit, operation: str, mo
             found=written and written.metadata,
         )
     return written
+
+
+def _as_text(rows: DataFrame, column: str) -> Column:
+    binary = isinstance(rows.schema[column].dataType, T.BinaryType)
+    return F.hex(f"`{column}`") if binary else F.col(f"`{column}`").cast("string")
 
 
 def _options(table: LakeTable, buckets: int) -> dict[str, str]:

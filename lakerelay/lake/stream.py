@@ -277,7 +277,7 @@ class _Batches:
         followed.columns = columns
 
     def _write_table(self, followed: _Followed, batch: DataFrame, count: Any) -> None:
-        began = time.monotonic()
+        began, table = time.monotonic(), followed.table
         records = batch.where((F.col("topic") == followed.topic) & (F.col("offset") >= followed.offset))
         if count["events"] < _ONE_TASK:
             records = records.coalesce(1)
@@ -287,10 +287,10 @@ class _Batches:
         changes = decode.changes(records, followed.schemas, followed.columns, span).where(F.col(SEQ) > followed.commit.cut)  # the load holds the rest
         commit = replace(followed.commit, offsets={followed.topic: count["last"] + 1})
         if count["emptied"] is None:
-            rows = latest_per_key(changes, followed.table.key, followed.table.partition)
+            rows = latest_per_key(changes, table.key, table.partition, table.key_may_change)
             followed.commit = store.upsert(rows, followed.table, commit)
         else:
-            rows = brought_up(None, changes.where(F.col("offset") > count["emptied"]), followed.table.key, followed.table.partition)
+            rows = brought_up(None, changes.where(F.col("offset") > count["emptied"]), table.key, table.partition, table.key_may_change)
             followed.commit = store.load(rows, followed.table, commit)
             log.info("table emptied table=%s reason=TRUNCATE", followed.table.name)
         delay = time.time() - count["at"].timestamp()

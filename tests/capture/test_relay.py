@@ -169,6 +169,21 @@ def test_a_killed_task_is_continued_and_not_begun_again(source: Source, fill: Fi
     assert len(_keys(settings, record, f"{source.name}.t")) == 5000
 
 
+def test_a_scan_is_kept_while_the_capture_is_away(source: Source, fill: Fill) -> None:
+    """Its connector is deleted: the relay's task fails, and the next one, once the capture is back, reads no row again."""
+    fill("t", 50)
+    settings = source.settings()
+    (relay,) = _plan(settings)
+    Connector(settings, bodies.capture_name(settings)).delete()
+    with pytest.raises(RelayError, match="no capture connector"):
+        scan_relay(settings, relay)
+    assert _record(settings, relay).state == "scanning"
+
+    fix_position(settings)
+    record = scan_relay(settings, relay)
+    assert (record.state, record.attempt, record.rows) == ("scanned", 1, {f"{source.name}.t": 50})
+
+
 def test_a_failed_task_is_an_error_with_its_trace_and_can_be_run_again(source: Source, fill: Fill) -> None:
     """MySQL refuses Debezium."""
     fill("t", 10)

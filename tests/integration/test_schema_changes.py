@@ -34,6 +34,13 @@ FOLLOWED: dict[str, tuple[str, list[str]]] = {
     "truncated": ("id INT PRIMARY KEY, v VARCHAR(20)", ["TRUNCATE TABLE {t}"]),
     "made_anew": ("id INT PRIMARY KEY, v VARCHAR(20)", ["DROP TABLE {t}", "CREATE TABLE {t} (id INT PRIMARY KEY, v VARCHAR(20), extra INT)"]),
     "indexed": ("id INT PRIMARY KEY, v VARCHAR(20)", ["ALTER TABLE {t} ADD INDEX (v)"]),
+    "swapped": (  # as gh-ost and pt-online-schema-change do
+        "id INT PRIMARY KEY, v VARCHAR(20)",
+        [
+            "CREATE TABLE {t}_new (id INT PRIMARY KEY, v VARCHAR(20), n INT)",
+            "INSERT INTO {t}_new (id, v) SELECT id, v FROM {t}; RENAME TABLE {t} TO {t}_old, {t}_new TO {t}",
+        ],
+    ),
     "many": (
         "id INT PRIMARY KEY, v VARCHAR(20), n INT",
         [
@@ -47,6 +54,7 @@ STOPPED = {
     "other_type": ("id INT PRIMARY KEY, v VARCHAR(20), n VARCHAR(20)", "ALTER TABLE {t} MODIFY n INT", "the type of a column changed"),
     "fewer_digits": ("id INT PRIMARY KEY, v VARCHAR(20), n DECIMAL(10, 3)", "ALTER TABLE {t} MODIFY n DECIMAL(10, 1)", "the type of a column changed"),
     "other_key": ("id INT PRIMARY KEY, v VARCHAR(20) NOT NULL", "ALTER TABLE {t} DROP PRIMARY KEY, ADD PRIMARY KEY (v)", "its primary key changed"),
+    "told_to_stop": ("id INT PRIMARY KEY, v VARCHAR(20)", "ALTER TABLE {t} ADD COLUMN n INT", "its settings say to stop"),
     "expression": (
         "id INT PRIMARY KEY, v VARCHAR(20)",
         "ALTER TABLE {t} ADD COLUMN at DATETIME NOT NULL DEFAULT CURRENT_TIMESTAMP",
@@ -55,13 +63,16 @@ STOPPED = {
 }
 
 
+OPTIONS = {"told_to_stop": {"on_schema_change": "stop"}}
+
+
 @pytest.fixture(scope="module", params=["cow", "mor"])
 def altered(request: pytest.FixtureRequest, make_settings: Callable[..., Settings], spark: SparkSession) -> Iterator[Pipeline]:
     """All tables loaded, then altered while they are streamed; the rows before, between and after the statements written at once, so that one batch
     holds changes of several schemas."""
     tables = {name: columns for name, (columns, _) in FOLLOWED.items()} | {name: columns for name, (columns, _, _) in STOPPED.items()}
     statements = {name: of for name, (_, of) in FOLLOWED.items()} | {name: [of] for name, (_, of, _) in STOPPED.items()}
-    pipeline = Pipeline(make_settings, spark, f"altered_{request.param}", {name: {"type": request.param} for name in tables})
+    pipeline = Pipeline(make_settings, spark, f"altered_{request.param}", {name: {"type": request.param} | OPTIONS.get(name, {}) for name in tables})
     for name, columns in tables.items():
         pipeline.run(f"CREATE TABLE {name} ({columns})", *_rows(name, columns, 1))
     pipeline.full_load()
@@ -69,7 +80,7 @@ def altered(request: pytest.FixtureRequest, make_settings: Callable[..., Setting
         for name in tables:
             pipeline.run(f"UPDATE {name} SET v = 'before' WHERE id = 2")
             for statement in statements[name]:
-                pipeline.run(statement.format(t=name))
+                pipeline.run(*statement.format(t=name).split("; "))
                 if not statement.startswith("DROP TABLE"):
                     fresh = time.time_ns() % 10**9 + 100
                     insert = f"INSERT INTO {name} (id, v) VALUES ({fresh}, 'new {fresh}')"

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from lakerelay.lake.merge import brought_up, latest_per_key
@@ -9,8 +10,8 @@ from lakerelay.lake.merge import brought_up, latest_per_key
 CHANGE = "op string, _seq bigint, row int, offset bigint, before struct<k: int, p: string, v: int>, after struct<k: int, p: string, v: int>"
 
 
-def merged(spark: SparkSession, partition: str | None, *changes: tuple[Any, ...]) -> set[tuple[Any, ...]]:
-    rows = latest_per_key(spark.createDataFrame(list(changes), CHANGE), ["k"], partition)
+def merged(spark: SparkSession, partition: str | None, *changes: tuple[Any, ...], key_may_change: bool = False) -> set[tuple[Any, ...]]:
+    rows = latest_per_key(spark.createDataFrame(list(changes), CHANGE), ["k"], partition, key_may_change)
     columns = ["k", "p", "v", "_seq", "_hoodie_is_deleted", *(["_partition"] if partition else [])]
     return {tuple(row) for row in rows.select(columns).collect()}
 
@@ -70,6 +71,15 @@ def test_an_update_within_a_partition_deletes_nothing(spark: SparkSession) -> No
 def test_a_null_partition_value_is_a_value(spark: SparkSession) -> None:
     """From NULL to 'a' is a move."""
     assert merged(spark, "p", ("u", 5, 0, 1, (1, None, 1), (1, "a", 2))) == {(1, "a", 2, 5, False, "a"), (1, None, 1, 5, True, None)}
+
+
+@pytest.mark.parametrize("partition", [None, "p"])
+def test_a_row_whose_declared_key_changes_is_deleted_under_the_old_one(spark: SparkSession, partition: str | None) -> None:
+    """k = 3 becomes 4, then 2 becomes 3: the newer row stands under 3, none under 2."""
+    changes = [("u", 5, 0, 1, (3, "a", 1), (4, "a", 1)), ("u", 5, 1, 2, (2, "a", 7), (3, "a", 7))]
+    place = ("a",) if partition else ()
+    expected = {(4, "a", 1, 5, False, *place), (3, "a", 7, 5, False, *place), (2, "a", 7, 5, True, *place)}
+    assert merged(spark, partition, *changes, key_may_change=True) == expected
 
 
 ROW = "k int, p string, v int, _seq bigint, _hoodie_is_deleted boolean, _partition string"
