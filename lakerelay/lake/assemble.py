@@ -8,6 +8,7 @@ from itertools import groupby
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from lakerelay.capture import topics
 from lakerelay.capture.binlog import Position
@@ -22,12 +23,9 @@ from lakerelay.lake.topic import read_schemas, records
 
 @dataclass(frozen=True)
 class Whole:
-    """`rows` as `store.load` takes them; `high`: the position whose state they are; `offset`: of the capture topic, behind the changes up to there."""
+    """`rows` as `store.load` takes them; `offset`: of the capture topic, behind the changes that they hold."""
 
     rows: DataFrame
-    table: store.LakeTable
-    schema: TableSchema
-    high: Position
     offset: int
     buckets: int
 
@@ -40,17 +38,22 @@ def window(relays: Sequence[RelayRecord]) -> tuple[Position, Position]:
 
 def schema(settings: Settings, record: TableRecord, relays: Sequence[RelayRecord]) -> TableSchema:
     """The table's schema at the highest high."""
-    return (_altered(settings, record.table, relays) or [_read_under(settings, record.table, relays[-1])])[-1]
+    low, _ = window(relays)
+    return (_since(low, _valid_within(settings, record.table, relays)) or [_read_under(settings, record.table, relays[-1])])[-1]
 
 
 @contextmanager
-def assembled(spark: SparkSession, settings: Settings, record: TableRecord, relays: Sequence[RelayRecord]) -> Iterator[Whole]:
-    """The table behind all changes up to the highest high. Raises RelayError when staged rows are missing, SchemaChangeError."""
+def assembled(
+    spark: SparkSession, settings: Settings, record: TableRecord, relays: Sequence[RelayRecord], newest: TableSchema, table: store.LakeTable
+) -> Iterator[Whole]:
+    """The table behind all changes up to the highest high, with the columns of `newest`, its schema there.
+
+    Raises RelayError when staged rows are missing, SchemaChangeError.
+    """
     low, high = window(relays)
-    newest = schema(settings, record, relays)
-    table = store.lake_table(settings, record.table, newest.key)
     lake = evolve.lake_columns([newest])
-    rows = _rows(spark, settings, record.table, relays, newest, table)
+    schemas = _valid_within(settings, record.table, relays)
+    rows = _rows(spark, settings, table, relays, _since(low, schemas), lake)
     found, expected = rows.count(), sum(relay.rows[record.table] for relay in relays)
     if found != expected:
         raise RelayError(
@@ -68,39 +71,37 @@ def assembled(spark: SparkSession, settings: Settings, record: TableRecord, rela
     try:
         within = F.col(SEQ) > low.seq
         last, missing, emptied = captured.agg(F.max("offset"), F.count_if(within), F.max(F.when(within & decode.is_truncate(), F.col("offset")))).collect()[0]
-        schemas = _valid_within(settings, record.table, relays) or [newest]
+        schemas = schemas or [newest]
         made_anew = max((each.seq for each in schemas[1:] if each.emptied), default=0)
         schemas = [each for each in schemas if each.seq >= made_anew]
         later = captured.where(within & (F.col(SEQ) > made_anew) & (F.col("offset") > (-1 if emptied is None else emptied)))
         base = None if made_anew or emptied is not None else rows
         changes = decode.changes(later, schemas, lake) if missing or base is None else None
         whole = merge.brought_up(base, changes, table.key, table.partition, table.key_may_change)
-        yield Whole(whole, table, newest, high, record.offset if last is None else last + 1, buckets)
+        yield Whole(whole, record.offset if last is None else last + 1, buckets)
     finally:
         captured.unpersist()
 
 
-def _rows(spark: SparkSession, settings: Settings, table: str, relays: Sequence[RelayRecord], newest: TableSchema, lake_table: store.LakeTable) -> DataFrame:
-    """What the relays read, each under the schema of its time, with the columns of `newest`."""
-    altered = _altered(settings, table, relays)
+def _rows(
+    spark: SparkSession, settings: Settings, table: store.LakeTable, relays: Sequence[RelayRecord], altered: Sequence[TableSchema], lake: T.StructType
+) -> DataFrame:
+    """What the relays read, each under the schema of its time, with the columns `lake`; `altered`: the schemas that the table got meanwhile."""
     if not altered:
-        return stage.staged(spark, settings, relays, table)
-    lake, parts = evolve.lake_columns([newest]), []
-    for _, group in groupby(relays, key=lambda relay: _shape(_read_under(settings, table, relay))):
-        same = list(group)
-        read = _read_under(settings, table, same[0])
+        return stage.staged(spark, settings, relays, table.name)
+    parts = []
+    reads = [(relay, _read_under(settings, table.name, relay)) for relay in relays]
+    for _, group in groupby(reads, key=lambda each: _shape(each[1])):
+        same, (read, *_) = zip(*group, strict=True)
         since = next((number for number, each in reversed(list(enumerate(altered))) if _shape(each) == _shape(read)), None)
         chain = [read, *altered] if since is None else altered[since:]
-        rows = stage.staged(spark, settings, same, table)
+        rows = stage.staged(spark, settings, same, table.name)
         parts.append(rows.select(*evolve.columns({name: F.col(f"`{name}`") for name, _ in _shape(read)}, chain, lake), SEQ, DELETED))
-    rows = reduce(DataFrame.unionByName, parts)
-    return rows.withColumn(PARTITION, F.expr(lake_table.partition).cast("string")) if lake_table.partition else rows
+    return merge.partitioned(reduce(DataFrame.unionByName, parts), table.partition)
 
 
-def _altered(settings: Settings, table: str, relays: Sequence[RelayRecord]) -> list[TableSchema]:
-    """The schemas that the table got while its relays read it."""
-    low, high = window(relays)
-    return [each for each in read_schemas(settings, topics.capture_prefix(settings)).get(table, []) if low.seq < each.seq <= high.seq]
+def _since(low: Position, schemas: Sequence[TableSchema]) -> list[TableSchema]:
+    return [each for each in schemas if each.seq > low.seq]
 
 
 def _valid_within(settings: Settings, table: str, relays: Sequence[RelayRecord]) -> list[TableSchema]:

@@ -110,7 +110,7 @@ class _Work:
         table = store.lake_table(self.settings, record.table, schema.key)
         commit = store.newest_commit(self.spark, table)
         if commit is None or commit.load != record.load:  # an interrupted run may have made it already
-            with assemble.assembled(self.spark, self.settings, record, relays) as whole:
+            with assemble.assembled(self.spark, self.settings, record, relays, schema, table) as whole:
                 captured = {topics.data(topics.capture_prefix(self.settings), record.table): whole.offset}
                 commit = store.load(whole.rows, table, store.Commit(record.load, high.seq, whole.buckets, schema.seq, captured))
         rows = sum(relay.rows[record.table] for relay in relays)

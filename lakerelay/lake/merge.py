@@ -29,11 +29,11 @@ def latest_per_key(changes: DataFrame, key: Sequence[str], partition: str | None
     arriving = arriving.select("image.*", *_ORDERED, F.lit(False).alias("_leaves"), F.col("before").alias("_before"))
     if partition is None and not key_may_change:
         return _newest(arriving.drop("_before"), key)
-    arriving = _partitioned(arriving, partition)
+    arriving = partitioned(arriving, partition)
     columns = [*key, PARTITION] if partition else key
     place = F.struct(*(F.col(f"`{column}`") for column in columns))
     moved = arriving.where(f"_before is not null and not {DELETED}")
-    leaving = _partitioned(moved.select("_before.*", *_ORDERED, F.lit(True).alias("_leaves"), place.alias("_now")), partition)
+    leaving = partitioned(moved.select("_before.*", *_ORDERED, F.lit(True).alias("_leaves"), place.alias("_now")), partition)
     leaving = leaving.where(~place.eqNullSafe(F.col("_now"))).withColumn(DELETED, F.lit(True))
     return _newest(arriving.drop("_before").unionByName(leaving.drop("_now")), columns)
 
@@ -49,14 +49,15 @@ def brought_up(rows: DataFrame | None, changes: DataFrame | None, key: Sequence[
     if changes is None:
         assert rows is not None
         return rows
-    newest = _partitioned(latest_per_key(changes, key, None, key_may_change), partition)
+    newest = partitioned(latest_per_key(changes, key, None, key_may_change), partition)
     there = newest.where(~F.col(DELETED))
     if rows is None:
         return there
     return rows.join(newest.select(*(F.col(f"`{column}`") for column in key)), list(key), "left_anti").unionByName(there)
 
 
-def _partitioned(rows: DataFrame, partition: str | None) -> DataFrame:
+def partitioned(rows: DataFrame, partition: str | None) -> DataFrame:
+    """With `_partition`, where the table has a partition expression."""
     return rows.withColumn(PARTITION, F.expr(partition).cast("string")) if partition else rows
 
 

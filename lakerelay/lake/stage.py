@@ -10,7 +10,7 @@ from lakerelay.capture.progress import RelayRecord
 from lakerelay.config import Settings
 from lakerelay.errors import RelayError
 from lakerelay.lake import decode, session, topic
-from lakerelay.lake.merge import PARTITION
+from lakerelay.lake.merge import partitioned
 from lakerelay.lake.schema import TableSchema
 from lakerelay.lake.store import LakeTable
 
@@ -27,9 +27,7 @@ def stage(spark: SparkSession, settings: Settings, relay: RelayRecord, table: La
     """
     expected, counted = relay.rows[table.name], Observation()
     records = topic.records(spark, settings, relay.topics[table.name]) if expected else spark.createDataFrame([], "value binary")
-    rows = decode.rows(records, schema, window(relay)[0].seq)
-    if table.partition:
-        rows = rows.withColumn(PARTITION, F.expr(table.partition).cast("string"))
+    rows = partitioned(decode.rows(records, schema, window(relay)[0].seq), table.partition)
     path = folder(settings, relay.load, relay.id, table.name)
     rows.observe(counted, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").parquet(path)
     if (found := counted.get["rows"]) != expected:

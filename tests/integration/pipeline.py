@@ -74,12 +74,11 @@ class Pipeline:
         with Progress(self.settings) as progress:
             return progress.read()
 
-    def full_load(self, *tables: str, replace: bool = False, while_scanning: Callable[[], None] = lambda: None) -> None:
-        """Load these tables (all by default); `while_scanning` is called when the position is fixed and before the first relay."""
+    def full_load(self, *tables: str, replace: bool = False) -> None:
+        """Load these tables (all by default)."""
         names = [f"{self.name}.{table}" for table in tables]
         fix_position(self.settings)
         relays = plan_relays(self.settings, names, run=f"{time.time()}", replace=replace)
-        while_scanning()
         for relay in relays:
             scan_relay(self.settings, relay)
         load.load_tables(self.spark, self.settings, names or self.tables)
