@@ -35,6 +35,7 @@ class Local(Section):
     """The embedded stack. With this section the addresses below come from it; without it they must be given."""
 
     folder: Path = Path(".lakerelay")
+    mysqld: Path | None = None  # the server program of a MySQL that is installed; empty: from the PATH, else MySQL 8.0.12 from Maven Central
     mysql_port: Port = 13306
     kafka_port: Port = 19092
     controller_port: Port = 19093
@@ -96,10 +97,14 @@ class Table(Section):
 
     name: str | None = None
     pattern: str | None = None
+    into: str | None = None  # database.table of the lake that all which match `pattern` are brought into; empty: each its own
+    kind: Literal["upsert", "patch", "append"] = "upsert"
     key: tuple[str, ...] = ()  # empty: the primary key
     partition: str | None = None  # a Spark SQL expression over the table's columns
+    soft_delete: bool = False  # a deleted row stays, with `_deleted`
     type: Literal["cow", "mor"] = "mor"
     on_schema_change: Literal["evolve", "stop"] = "evolve"
+    on_bad_record: Literal["stop", "quarantine"] = "stop"
     buckets: Positive | None = None  # per partition; empty: from the number of rows
 
     @model_validator(mode="after")
@@ -113,6 +118,16 @@ class Table(Section):
                 re.compile(self.pattern)
             except re.error as error:
                 raise ValueError(f"pattern is not a regular expression: {error}") from error
+        return self
+
+    @model_validator(mode="after")
+    def fits_its_kind(self) -> Self:
+        if self.kind == "append" and (self.key or self.soft_delete):
+            raise ValueError("a table of kind append keeps every change as a row: key and soft_delete have no meaning there")
+        if self.into is not None and self.pattern is None:
+            raise ValueError("into needs a pattern: it names the one lake table of all tables that match")
+        if self.into is not None and not _TABLE.fullmatch(self.into):
+            raise ValueError(f"into must be database.table, without a slash, got {self.into!r}")
         return self
 
     def matches(self, table: str) -> bool:
@@ -178,11 +193,16 @@ class Settings(BaseSettings):
         entries = sorted(self.tables, key=lambda entry: entry.name is None)
         return next((entry for entry in entries if entry.matches(name)), None)
 
+    def lake_table(self, name: str) -> str:
+        """The table of the lake, database.table, that a source table is brought into."""
+        entry = self.table(name)
+        return (entry and entry.into) or name
+
 
 def load(path: str | os.PathLike[str] | None = None) -> Settings:
     """Read and validate the settings file: `path`, else $LAKERELAY_SETTINGS, else ./pipeline.toml.
 
-    Relative folders in it are relative to the file. Raises SettingsError with one line for each thing that is wrong.
+    Relative paths in it are relative to the file. Raises SettingsError with one line for each thing that is wrong.
     """
     file = Path(path or os.environ.get(SETTINGS_VARIABLE) or "pipeline.toml").resolve()
     try:
@@ -192,7 +212,7 @@ def load(path: str | os.PathLike[str] | None = None) -> Settings:
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"The settings file is not TOML: {error}.", todo="Correct that line.", file=str(file)) from error
     if isinstance(given.get("local"), dict):
-        given["local"]["folder"] = str(file.parent / given["local"].get("folder", ".lakerelay"))
+        given["local"] |= {name: str(file.parent / path) for name, path in ({"folder": ".lakerelay"} | given["local"]).items() if name in ("folder", "mysqld")}
     try:
         return Settings(**given)
     except ValidationError as error:

@@ -126,7 +126,7 @@ def make_settings(stack: Stack) -> MakeSettings:
     """
 
     def make(name: str, tables: Sequence[Mapping[str, Any]], **sections: Mapping[str, Any]) -> Settings:
-        local = stack.local.model_dump(mode="json")
+        local = stack.local.model_dump(mode="json", exclude_none=True)
         lake = {"path": str(stack.local.folder / "lakes" / name)}
         return config.load(write_settings(stack.local.folder / "settings" / f"{name}.toml", name, tables, {"local": local, "lake": lake} | sections))
 

@@ -1,6 +1,7 @@
 """The source's binlog: where it stands, and how the server writes it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import total_ordering
 from typing import TypeAlias
@@ -28,6 +29,7 @@ _VARIABLES = (
     "binlog_expire_logs_seconds",
     "binlog_expire_logs_auto_purge",
     "expire_logs_days",
+    "show_gipk_in_create_table_and_information_schema",
 )
 
 
@@ -73,6 +75,7 @@ class Server:
     row_image: str
     row_value_options: str
     gtid_mode: str
+    hides_keys: bool  # primary keys that MySQL made itself are in the binlog, but not in a table's definition
     retention: int | None  # seconds that a binlog file is kept, None = never purged
 
 
@@ -106,6 +109,7 @@ def server(mysql: MySQL) -> Server:
         row_image=found.get("binlog_row_image", "FULL").upper(),
         row_value_options=found.get("binlog_row_value_options", "").upper(),
         gtid_mode=found.get("gtid_mode", "OFF").upper(),
+        hides_keys=found.get("show_gipk_in_create_table_and_information_schema", "ON") == "OFF",
         retention=_retention(found),
     )
 
@@ -121,29 +125,36 @@ def position(mysql: MySQL) -> Position:
     return Position(file=row[0], pos=int(row[1]), gtids=(row[4] or "").replace("\n", "") or None)
 
 
-def settled_position(mysql: MySQL, tables: Iterable[str], attempts: int = 10) -> Position:
-    """A position up to which every change of `tables` (database.table) is to be seen by whoever reads them from now on.
+@contextmanager
+def locked(mysql: MySQL, tables: Iterable[str], attempts: int = 10) -> Iterator[Position]:
+    """A position up to which every change of `tables` (database.table) is to be seen by whoever reads them from now on; no more come within.
 
     The end of the binlog alone is not: a transaction stands in the binlog before it can be seen, and waits in between, for a disk or a replica.
-    A read lock on the tables waits for those, and is given back at once; new writes wait as long. One that holds a table longer than 3 s
-    is let through, and asked again: `attempts` times. Raises SourceError.
+    A read lock on the tables waits for those; new writes wait until it is given back. One that holds a table longer than 3 s is let through, and asked
+    again: `attempts` times. Raises SourceError.
     """
     names = ", ".join(f"{quoted(table)} READ" for table in tables)
-    try:
-        with mysql.cursor() as cursor:
+    with mysql.cursor() as cursor:
+        try:
             cursor.execute(f"SET SESSION lock_wait_timeout = {_LOCK_SECONDS}")
             retrying = Retrying(retry=retry_if_exception(_waits_for_lock), stop=stop_after_attempt(attempts), wait=wait_fixed(2.0), reraise=True)
             retrying(cursor.execute, f"LOCK TABLES {names}")
-            try:
-                return position(mysql)
-            finally:
-                cursor.execute("UNLOCK TABLES")
-    except pymysql.MySQLError as error:
-        raise SourceError(
-            f"MySQL gives no read lock for the moment in which the position is read: {error}.",
-            todo="Let the transaction that holds a table end (SHOW PROCESSLIST), then run the task again.",
-            tables=sorted(tables),
-        ) from error
+        except pymysql.MySQLError as error:
+            raise SourceError(
+                f"MySQL gives no read lock for the moment in which the position is read: {error}.",
+                todo="Let the transaction that holds a table end (SHOW PROCESSLIST), then run the task again.",
+                tables=sorted(tables),
+            ) from error
+        try:
+            yield position(mysql)
+        finally:
+            cursor.execute("UNLOCK TABLES")
+
+
+def settled_position(mysql: MySQL, tables: Iterable[str], attempts: int = 10) -> Position:
+    """As `locked`, with the lock given back at once."""
+    with locked(mysql, tables, attempts) as settled:
+        return settled
 
 
 def _waits_for_lock(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""The source: `mysqld` from the PATH, else MySQL 8.0.12 from Maven Central.
+"""The source: the `mysqld` that the settings name, else the PATH's, else MySQL 8.0.12 from Maven Central.
 
 Users, on loopback only: root, for whoever creates databases, and `source.user`, with what Debezium needs and nothing more.
 """
@@ -33,8 +33,12 @@ def connect(local: Local, user: str = "root", **options: Any) -> "Connection[Any
     return pymysql.connect(user=user, password=password, **given)
 
 
-def on_path() -> str | None:
-    """The system's own mysqld (not MariaDB's, whose binlog Debezium's MySQL connector does not read)."""
+def installed(local: Local) -> str | None:
+    """The mysqld that the settings name, else the system's own (not MariaDB's, whose binlog Debezium's MySQL connector does not read)."""
+    if local.mysqld is not None:
+        if shutil.which(local.mysqld) is None:
+            raise StackError("What is named as mysqld is not an executable file.", todo="Correct `mysqld` in [local].", mysqld=str(local.mysqld))
+        return str(local.mysqld)
     program = shutil.which("mysqld")
     return program if program and "mariadb" not in _version(program, dict(os.environ)).lower() else None
 
@@ -61,7 +65,7 @@ class Mysql:
 
     @cached_property
     def program(self) -> str:
-        if found := on_path():
+        if found := installed(self.local):
             return found
         program = jars.folder() / "mysql" / "bin" / "mysqld"
         if not program.exists():
@@ -136,13 +140,11 @@ class Mysql:
             "default_time_zone": "+00:00",
             "server_id": 1,
             "log_bin": "binlog",
-            "binlog_format": "ROW",
             "binlog_row_image": "FULL",
             "binlog_expire_logs_seconds": 3 * 24 * 3600,
             "gtid_mode": "ON",
             "enforce_gtid_consistency": "ON",
             "innodb_buffer_pool_size": "512M",
-            "innodb_log_file_size": "256M",
             # Flushed to the system at each commit, to the disk once a second: a killed mysqld loses nothing, a power cut up to a second.
             "innodb_flush_log_at_trx_commit": 2,
             "sync_binlog": 0,
@@ -151,6 +153,10 @@ class Mysql:
         }
         if _release(_version(self.program, self.environment)) < (8, 4):
             values["default_authentication_plugin"] = "mysql_native_password"  # no TLS and no key exchange on loopback
+            values["binlog_format"] = "ROW"  # later the only one
+            values["innodb_log_file_size"] = "256M"  # of two files
+        else:
+            values["innodb_redo_log_capacity"] = "512M"
         if os.geteuid() == 0:
             values["user"] = "root"
         return "[mysqld]\n" + "".join(f"{name} = {value}\n" for name, value in values.items())

@@ -73,9 +73,10 @@ def up(settings: Settings, servers: Sequence[str] = tuple(SERVERS), say: Callabl
     with _only_one(local):
         secrets.folder(local)
         down = [server for server in chosen if Process(server.name, local.folder).find() is None]
+        downloaded_mysql = any(server.name == "mysql" for server in down) and mysql.installed(local) is None
         check.before_start(local.folder, down)
         jars.fetch(say)
-        if any(server.name == "mysql" for server in down) and mysql.on_path() is None:
+        if downloaded_mysql:
             native.install(mysql.LIBRARIES, local.folder, say)
         for _, together in groupby(chosen, key=lambda server: server.name.partition("-")[0]):
             _start(list(together), local, say)
