@@ -67,8 +67,34 @@ def status() -> None:
         state = "ready" if server.ready else "not ready" if server.pid else "down"
         table.add_row(server.name, state, server.address, str(server.pid or ""))
     console.print(table)
+    kafka = any(server.name == "kafka" and server.ready for server in servers)
+    for name, count in _quarantined(settings).items() if kafka else ():
+        say(f"{name}: {count} records could not be decoded and wait in quarantine; lakerelay replay {name} tries them again")
     if settings.local and any(server.name == "airflow" and server.pid for server in servers):
         say(f"Airflow's UI: user {airflow.USER}, password in {airflow.users_file(settings.local)}")
+
+
+def _quarantined(settings: config.Settings) -> dict[str, int]:
+    from lakerelay.capture.progress import Progress
+
+    with Progress(settings) as progress:
+        return {name: record.quarantined for name, record in sorted(progress.read().tables.items()) if record.quarantined}
+
+
+@app.command()
+@told
+def replay(
+    table: Annotated[str, typer.Argument(help="Such as shop.orders, as MySQL names it.")],
+    seconds: Annotated[float, typer.Option(help="How long to wait for the stream's answer.")] = 120,
+) -> None:
+    """Apply quarantined records of a table that can be decoded by now. The running stream does it."""
+    from lakerelay.capture import replay
+
+    answer = replay.replay(config.load(), table, seconds)
+    if answer.answered_at:
+        say(f"{table}: {answer.applied} records applied, {answer.left} still cannot be decoded")
+    else:
+        say(f"{table}: the stream has not answered within {seconds:.0f} s; it does it as soon as stream_changes runs")
 
 
 @app.command()

@@ -3,7 +3,7 @@
 import json
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from lakerelay.capture import topics
@@ -14,6 +14,8 @@ from lakerelay.config import Settings
 
 # Makes NULL of a zero date. Not for columns that may be NULL: there Debezium does so itself, and 3.6.1's converter makes NULL of the first date that comes.
 _ZERO_DATES = "io.debezium.connector.binlog.converters.ZeroDateFallbackConverter"
+_COMMA = re.compile(r"\\?,")  # would end a regular expression
+_QUEUE_BYTES, _QUEUE_RECORDS = 128 << 20, 32_768
 _FOLDER = Path(__file__).parents[2] / "connect"
 
 
@@ -26,15 +28,16 @@ def relay_name(settings: Settings, relay: str, attempt: int) -> str:
 
 
 def capture(settings: Settings, tables: Sequence[SourceTable]) -> dict[str, str]:
-    """Options of the connector that streams the changes of `tables`."""
-    options = _options(settings, "capture", capture_name(settings), topics.capture_prefix(settings), [table.name for table in tables])
-    dates = [_pattern(f"{table.name}.{column.name}") for table in tables for column in table.columns if column.may_be_zero_date]
-    return options | ({"converters": "zero_dates", "zero_dates.type": _ZERO_DATES, "zero_dates.selector": ",".join(dates)} if dates else {})
+    """Options of the connector that streams the changes of all tables that the settings name, those to come among them; `tables` as they are now."""
+    patterns = [_pattern(entry.name) if entry.name is not None else _COMMA.sub(r"\\,", entry.pattern or "") for entry in settings.tables]
+    options = _options(settings, "capture", capture_name(settings), topics.capture_prefix(settings), patterns) | _queue(tables)
+    return options | _zero_dates(tables, ("date", "datetime", "timestamp"))
 
 
-def relay(settings: Settings, relay: RelayRecord, tables: Iterable[SourceTable]) -> dict[str, str]:
+def relay(settings: Settings, relay: RelayRecord, tables: Sequence[SourceTable]) -> dict[str, str]:
     """Options of the connector that scans this attempt of the relay; `tables` as they are now."""
-    options = _options(settings, "relay", relay_name(settings, relay.id, relay.attempt), relay.schema_topic, relay.tables)
+    options = _options(settings, "relay", relay_name(settings, relay.id, relay.attempt), relay.schema_topic, map(_pattern, sorted(relay.tables)))
+    options |= _queue(tables) | _zero_dates(tables, ("timestamp",))  # other zero dates are read as dates that no application has
     selects = {table.name: select(table, relay.range) for table in tables if relay.range or table.star_is_not_exact}
     if not selects:
         return options
@@ -64,12 +67,25 @@ def _options(settings: Settings, body: str, name: str, prefix: str, tables: Iter
         "database.password": settings.connect.source_password,
         # A replica's id: two connectors with one id throw each other off the server.
         "database.server.id": str(10_000 + zlib.crc32(name.encode()) % 4_000_000_000),
-        "table.include.list": ",".join(_pattern(table) for table in sorted(tables)),
+        "table.include.list": ",".join(tables),
         "schema.history.internal.kafka.bootstrap.servers": settings.kafka.bootstrap_servers,
         "schema.history.internal.kafka.topic": topics.history(prefix),
         "notification.sink.topic.name": topics.notifications(prefix),
         "topic.creation.default.replication.factor": str(settings.kafka.replication_factor),
     }
+
+
+def _zero_dates(tables: Iterable[SourceTable], types: Collection[str]) -> dict[str, str]:
+    dates = [_pattern(f"{table.name}.{column.name}") for table in tables for column in table.columns if column.may_be_zero_date and column.type in types]
+    return {"converters": "zero_dates", "zero_dates.type": _ZERO_DATES, "zero_dates.selector": ",".join(dates)} if dates else {}
+
+
+def _queue(tables: Iterable[SourceTable]) -> dict[str, str]:
+    """Fewer records in Debezium's queue than connect/*.json says, where rows are so large that they would not fit into memory."""
+    widest = max((table.bytes // max(table.rows, 1) for table in tables if table.bytes > _QUEUE_BYTES), default=1)
+    room = max(_QUEUE_BYTES // max(widest, 1), 64)
+    room = 1 << room.bit_length() - 1  # the same again when an estimate changes a little: else the connector would be started anew
+    return {"max.queue.size": str(room), "max.batch.size": str(room // 4)} if room < _QUEUE_RECORDS else {}
 
 
 def _pattern(table: str) -> str:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -22,6 +22,7 @@ class Piece:
     tables: tuple[str, ...]
     range: KeyRange | None
     rows: int
+    exact: bool = False
 
 
 def plan_relays(settings: Settings, tables: list[str], run: str, replace: bool) -> list[str]:
@@ -47,12 +48,19 @@ def plan_relays(settings: Settings, tables: list[str], run: str, replace: bool) 
     return left
 
 
-def divide(settings: Settings, mysql: binlog.MySQL, tables: Iterable[SourceTable]) -> list[Piece]:
-    """The tables as pieces of settings.relay.rows rows or so, biggest first."""
-    large = [table for table in tables if table.rows > settings.relay.rows and ranges.can_split(table)]
+def divide(settings: Settings, mysql: binlog.MySQL, tables: Sequence[SourceTable]) -> list[Piece]:
+    """The tables as pieces of settings.relay.rows rows or so, biggest first; one without any key is a piece of its own."""
+    keyless = [Piece((table.name,), None, table.rows, exact=True) for table in tables if not (table.key or _declared_key(settings, table.name))]
+    keyed = [table for table in tables if table.name not in {name for piece in keyless for name in piece.tables}]
+    large = [table for table in keyed if table.rows > settings.relay.rows and ranges.can_split(table)]
     cut = [Piece((table.name,), part, rows) for table in large for part, rows in _cut(settings, mysql, table)]
-    small = [table for table in tables if table not in large]
-    return sorted([*cut, *group(small, settings.relay.rows, settings.relay.lanes)], key=lambda piece: piece.rows, reverse=True)
+    small = [table for table in keyed if table not in large]
+    return sorted([*keyless, *cut, *group(small, settings.relay.rows, settings.relay.lanes)], key=lambda piece: piece.rows, reverse=True)
+
+
+def _declared_key(settings: Settings, table: str) -> tuple[str, ...]:
+    entry = settings.table(table)
+    return entry.key if entry else ()
 
 
 def group(tables: Iterable[SourceTable], rows: int, lanes: int) -> list[Piece]:
@@ -114,7 +122,7 @@ def _load_id(state: State) -> str:
 def _relays(load: str, pieces: list[Piece]) -> list[RelayRecord]:
     digits = max(2, len(str(len(pieces))))
     return [
-        RelayRecord(f"{load}_{number:0{digits}}", load, piece.tables, piece.range, planned_at=time.time(), estimate=piece.rows)
+        RelayRecord(f"{load}_{number:0{digits}}", load, piece.tables, piece.range, piece.exact, planned_at=time.time(), estimate=piece.rows)
         for number, piece in enumerate(pieces, start=1)
     ]
 

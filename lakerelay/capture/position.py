@@ -3,7 +3,7 @@
 import logging
 import time
 
-from lakerelay.capture import binlog, bodies, source, topics
+from lakerelay.capture import binlog, bodies, oversize, source, topics
 from lakerelay.capture.binlog import Position
 from lakerelay.capture.connector import Connector
 from lakerelay.capture.progress import PositionRecord, Progress
@@ -36,7 +36,10 @@ def fix_position(settings: Settings) -> Position:
         _create_topics(settings, [table.name for table in tables])
         connector = Connector(settings, bodies.capture_name(settings))
         _apply(settings, connector, bodies.capture(settings, tables), recorded)
-        _start(connector)
+        try:
+            _start(connector)
+        except ConnectError as error:
+            raise oversize.named(settings, error, [table.name for table in tables]) from error
         stored = _stored_position(connector)
         if recorded is None:
             recorded = PositionRecord(stored, uuid, time.time())

@@ -9,6 +9,7 @@ from lakerelay.capture import binlog, bodies, grants, source, topics
 from lakerelay.capture.binlog import Server
 from lakerelay.capture.connector import Connector
 from lakerelay.capture.source import SourceTable
+from lakerelay.columns import RESERVED
 from lakerelay.config import Settings
 from lakerelay.errors import LakerelayError, PreflightError
 
@@ -72,6 +73,9 @@ def _binlog(server: Server) -> Iterator[Check]:
     yield _is("binlog_row_image", server.row_image, "FULL", "SET PERSIST binlog_row_image = 'FULL'; then reconnect the applications")
     partial = "SET PERSIST binlog_row_value_options = ''; then reconnect the applications"
     yield _is("binlog_row_value_options", server.row_value_options, "", partial)
+    # Else a row in the binlog has a column more than Debezium knows of, and the capture of all tables fails.
+    hidden = "show_gipk_in_create_table_and_information_schema"
+    yield _is(hidden, "OFF" if server.hides_keys else "ON", "ON", f"SET PERSIST {hidden} = ON")
     kept = "for ever" if server.retention is None else f"{server.retention} s"
     short = server.retention is not None and server.retention < RETENTION
     mend = f"SET PERSIST binlog_expire_logs_seconds = {3 * RETENTION}; at least {RETENTION} is needed"
@@ -112,9 +116,17 @@ def _table(settings: Settings, table: SourceTable) -> Check:
         return Check(f"table {table.name}", "has a dot or a slash in its name", "rename it, or take it out of the settings")
     if unknown := [name for name in declared if name not in columns]:
         return Check(f"table {table.name}", f"has no column {', '.join(unknown)}", "correct `key` in its [[tables]] entry")
+    if taken := sorted(columns.intersection(RESERVED)):
+        return Check(f"table {table.name}", f"has columns that lakerelay adds itself: {', '.join(taken)}", "rename them, or take it out of the settings")
+    if odd := sorted(name for name in columns if not name.isidentifier()):
+        return Check(f"table {table.name}", f"has columns with names that Hudi does not allow: {', '.join(odd)}", "rename them, or take it out of the settings")
     if not (declared or table.key):
-        return Check(f"table {table.name}", "has no primary key", "set `key` in its [[tables]] entry to columns that are unique and never NULL")
-    return Check(f"table {table.name}", f"key={','.join(declared or table.key)} rows~={table.rows} bytes~={table.bytes}")
+        if entry is None or entry.kind != "append":
+            mend = 'set `key` in its [[tables]] entry to columns that are unique and never NULL, or kind = "append" to keep every change'
+            return Check(f"table {table.name}", "has no primary key", mend)
+        if settings.relay.locking == "none":
+            return Check(f"table {table.name}", "has no key, and is read exactly only under a lock", 'set locking = "brief" in [relay], or give it a `key`')
+    return Check(f"table {table.name}", f"key={','.join(declared or table.key) or 'none'} rows~={table.rows} bytes~={table.bytes}")
 
 
 def _kafka(settings: Settings) -> Iterator[Check]:

@@ -38,6 +38,7 @@ class RelayRecord:
     load: str
     tables: tuple[str, ...]
     range: KeyRange | None = None
+    exact: bool = False  # read at one position, low = high, for want of a key by which changes made meanwhile could be merged
     state: str = "planned"  # planned | scanning | scanned | failed
     attempt: int = 0
     topics: dict[str, str] = field(default_factory=dict)  # table → data topic of this attempt
@@ -74,6 +75,7 @@ class TableRecord:
     position: Position | None = None  # the state of the source that the load's commit holds
     schema: str = ""  # the table's columns at that position, JSON of lake.schema.TableSchema
     commit: str = ""  # Hudi instant
+    quarantined: int = 0  # records that could not be decoded, and wait for a replay
     planned_at: float = 0.0
     loaded_at: float = 0.0
 
@@ -121,6 +123,24 @@ class VerifyRecord:
 
 
 @dataclass(frozen=True)
+class ReplayRecord:
+    """A request to apply quarantined records of a table, answered by the stream: `applied` and `left` are records."""
+
+    kind: ClassVar[str] = "replay"
+
+    table: str
+    requested_at: float
+    answered_at: float = 0.0
+    applied: int = 0
+    left: int = 0
+    error: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}/{self.table}"
+
+
+@dataclass(frozen=True)
 class StreamRecord:
     """The newest micro-batch: table → `offset` (next of its topic), `lag_events` (in offsets, so markers count), `commit`."""
 
@@ -136,8 +156,10 @@ class StreamRecord:
 
 
 _FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
-Record = RelayRecord | TableRecord | PositionRecord | VerifyRecord | StreamRecord
-_RECORDS: dict[str, TypeAdapter[Any]] = {record.kind: TypeAdapter(record) for record in (RelayRecord, TableRecord, PositionRecord, VerifyRecord, StreamRecord)}
+Record = RelayRecord | TableRecord | PositionRecord | VerifyRecord | ReplayRecord | StreamRecord
+_RECORDS: dict[str, TypeAdapter[Any]] = {
+    record.kind: TypeAdapter(record) for record in (RelayRecord, TableRecord, PositionRecord, VerifyRecord, ReplayRecord, StreamRecord)
+}
 
 
 @dataclass(frozen=True)
@@ -148,6 +170,7 @@ class State:
     relays: dict[str, RelayRecord] = field(default_factory=dict)
     tables: dict[str, TableRecord] = field(default_factory=dict)
     verified: dict[str, VerifyRecord] = field(default_factory=dict)
+    replays: dict[str, ReplayRecord] = field(default_factory=dict)
     stream: StreamRecord | None = None
 
 
@@ -164,7 +187,7 @@ class Progress:
         self._topic = topics.progress(settings)
         self._reader = Reader(settings, self._topic, timeout)
         self._records: dict[str, Record] = {}
-        self._writing = threading.Lock()
+        self._writing, self._reading = threading.Lock(), threading.Lock()
 
     def __enter__(self) -> Self:
         topics.create(self._settings, {self._topic: topics.COMPACTED})
@@ -188,15 +211,17 @@ class Progress:
         )
 
     def read(self) -> State:
-        """The newest record of every key, up to the topic's end at the time of the call."""
-        for message in self._reader.new():
-            self._take((message.key() or b"").decode(), message.value())
-        every = list(self._records.values())
+        """The newest record of every key, up to the topic's end at the time of the call. Safe to call from several threads."""
+        with self._reading:
+            for message in self._reader.new():
+                self._take((message.key() or b"").decode(), message.value())
+            every = list(self._records.values())
         return State(
             position=next((each for each in every if isinstance(each, PositionRecord)), None),
             relays={each.id: each for each in every if isinstance(each, RelayRecord)},
             tables={each.table: each for each in every if isinstance(each, TableRecord)},
             verified={each.table: each for each in every if isinstance(each, VerifyRecord)},
+            replays={each.table: each for each in every if isinstance(each, ReplayRecord)},
             stream=next((each for each in every if isinstance(each, StreamRecord)), None),
         )
 

@@ -4,7 +4,7 @@ import logging
 import time
 from dataclasses import replace
 
-from lakerelay.capture import binlog, bodies, source, topics
+from lakerelay.capture import binlog, bodies, oversize, source, topics
 from lakerelay.capture.binlog import Position
 from lakerelay.capture.connector import Connector
 from lakerelay.capture.notices import Notices, Scan
@@ -18,6 +18,7 @@ _ATTEMPTS = 3  # in one call
 _POLL = 0.5  # seconds between two looks at the notifications
 _LINE = 10.0  # seconds between two progress lines
 _NO_TASK = 180.0  # seconds that Connect may take to start a task
+_LOCKED = 60.0  # seconds that a table without a key may be locked until Debezium reads its first row
 _TODO = "Run the task again: it starts the relay anew, other relays stay as they are."
 
 
@@ -55,25 +56,29 @@ def _attempt(settings: Settings, progress: Progress, record: RelayRecord, label:
             progress.write(record)
         tables = ",".join(record.tables)
         log.info("relay scanning relay=%s id=%s attempt=%d tables=%s range=%s", label, record.id, record.attempt, tables, record.range or "whole")
-        if fresh:
+        if fresh and record.exact:
+            record = _start_exactly(settings, record)
+            progress.write(record)
+        elif fresh:
             _start(settings, record)
         record = _follow(settings, progress, record, label)
     except LakerelayError as error:
-        record = replace(record, state="failed", error=str(error))
+        told = oversize.named(settings, error, record.tables)
+        record = replace(record, state="failed", error=str(told))
         progress.write(record)
         if not isinstance(error, _LostError):
-            raise
+            raise told from error
         log.warning("relay interrupted relay=%s reason=%s", label, error.what)
         return record
     # The rows are in Kafka: when the capture is in trouble they wait for it, and are not read again.
-    record = replace(record, state="scanned", high=_high(settings, label), scanned_at=time.time())
+    record = replace(record, state="scanned", high=_high(settings, record, label), scanned_at=time.time())
     progress.write(record)
     return record
 
 
 def _under_way(settings: Settings, record: RelayRecord) -> bool:
     """Whether the attempt of the record has a connector that works or has done its work."""
-    if record.state != "scanning":
+    if record.state != "scanning" or record.low is None:
         return False
     status = _connector(settings, record).status()
     return status is not None and not status.failed
@@ -96,7 +101,7 @@ def _next(settings: Settings, record: RelayRecord) -> RelayRecord:
         schema_topic=prefix,
         rows={},
         read=0,
-        low=_low(settings, record.tables),
+        low=None if record.exact else _low(settings, record.tables),
         high=None,
         error="",
         started_at=time.time(),
@@ -112,15 +117,33 @@ def _start(settings: Settings, record: RelayRecord) -> None:
     _connector(settings, record).put(bodies.relay(settings, record, tables))
 
 
+def _start_exactly(settings: Settings, record: RelayRecord) -> RelayRecord:
+    """Start it while its tables are locked, until Debezium's transaction has its view of them: their state at one position.
+
+    In REPEATABLE READ a transaction's view is that of its first read, so it stands as soon as a row has come, or the scan is over.
+    """
+    with binlog.connect(settings) as mysql, binlog.locked(mysql, record.tables) as low:
+        _start(settings, record)
+        connector, began = _connector(settings, record), time.monotonic()
+        with Notices(settings, record.schema_topic) as notices:
+            while not (notices.read().rows or any(topics.end_offsets(settings, record.topics.values()).values())):
+                connector.check()
+                if time.monotonic() - began > _LOCKED:
+                    raise RelayError("Debezium read no row while its table was locked for it.", todo=_TODO, tables=record.tables, seconds=_LOCKED)
+                time.sleep(0.1)
+    log.info("relay has its view relay=%s tables=%s locked_seconds=%.1f low=%s", record.id, ",".join(record.tables), time.monotonic() - began, low)
+    return replace(record, low=low)
+
+
 def _low(settings: Settings, tables: tuple[str, ...]) -> Position:
     with binlog.connect(settings) as mysql:
         return binlog.settled_position(mysql, tables) if settings.relay.locking == "brief" else binlog.position(mysql)
 
 
-def _high(settings: Settings, label: str) -> Position:
-    """The end of the binlog now, once the capture connector has brought all changes up to there to Kafka."""
+def _high(settings: Settings, record: RelayRecord, label: str) -> Position:
+    """The end of the binlog now (an exact relay's only position), once the capture connector has brought all changes up to there to Kafka."""
     with binlog.connect(settings) as mysql:
-        high = binlog.position(mysql)
+        high = record.low if record.exact and record.low else binlog.position(mysql)
     capture = Connector(settings, bodies.capture_name(settings))
     told = time.monotonic()
     while (stands := capture.position()) is None or stands < high:

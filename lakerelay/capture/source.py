@@ -33,13 +33,14 @@ class Column:
 
     @property
     def may_be_zero_date(self) -> bool:
-        """A date without a month or a day, where NULL cannot stand for it: Debezium makes 1970-01-01 of it."""
-        return self.type in ("date", "datetime") and not self.nullable
+        """A date without a month or a day, where NULL cannot stand for it: Debezium makes 1970-01-01, or the column's default, of it."""
+        return self.type in ("date", "datetime", "timestamp") and not self.nullable
 
     @property
     def exact(self) -> str:
         """Which expression of _EXACT reads it."""
-        return self.type if self.type in ("float", "year") or self.may_be_zero_date else ""
+        special = self.type in ("float", "year") or (self.may_be_zero_date and self.type != "timestamp")
+        return self.type if special else ""
 
 
 @dataclass(frozen=True)

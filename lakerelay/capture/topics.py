@@ -11,9 +11,10 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 from lakerelay.config import Settings
 from lakerelay.errors import ProgressError
 
+LARGEST = 64 << 20  # bytes of one record: a value of 16 MB twice, before and after an update, as base64; the same as in connect/*.json
 COMPACTED = {"cleanup.policy": "compact"}
-SEVEN_DAYS = {"cleanup.policy": "delete", "retention.ms": str(7 * 24 * 3600 * 1000)}
-UNTIL_DELETED = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+SEVEN_DAYS = {"cleanup.policy": "delete", "retention.ms": str(7 * 24 * 3600 * 1000), "max.message.bytes": str(LARGEST)}
+UNTIL_DELETED = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", "max.message.bytes": str(LARGEST)}
 
 _SECONDS = 20.0
 

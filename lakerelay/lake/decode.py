@@ -1,7 +1,7 @@
 """Debezium's JSON → typed columns."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -9,29 +9,47 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lakerelay.capture.binlog import Position
+from lakerelay.columns import COMMITTED_AT, DELETED, SEQ
 from lakerelay.lake import evolve
-from lakerelay.lake.schema import DELETED, SEQ, TableSchema
+from lakerelay.lake.schema import TableSchema
 
+MALFORMED = "MALFORMED_EVENT"  # begins the message about a record that is JSON and no event
 _STRICT = {"mode": "FAILFAST"}  # a value that does not fit fails the job instead of turning into NULL
-_POSITION = T.StructType([T.StructField("file", T.StringType()), T.StructField("pos", T.LongType()), T.StructField("row", T.IntegerType())])
+_SOURCE = T.StructType(
+    [
+        T.StructField("file", T.StringType()),
+        T.StructField("pos", T.LongType()),
+        T.StructField("ts_ms", T.LongType()),
+    ]
+)
 
 
 def rows(records: DataFrame, schema: TableSchema, seq: int) -> DataFrame:
-    """A relay's records (value: binary, the row alone) → the columns of `schema`, `_seq` BIGINT, `_hoodie_is_deleted` BOOLEAN."""
-    parsed = records.select(F.from_json(F.col("value").cast("string"), schema.wire, _STRICT).alias("row"))
+    """A relay's records (value: binary, the row alone; offset) → the columns of `schema`, `_seq`, `_hoodie_is_deleted`, offset BIGINT."""
+    parsed = records.select(F.from_json(F.col("value").cast("string"), schema.wire, _STRICT).alias("row"), "offset")
     columns = [column.alias(name) for name, column in schema.values("row").items()]
-    return parsed.select(*columns, F.lit(seq).cast("bigint").alias(SEQ), F.lit(False).alias(DELETED))
+    return parsed.select(*columns, F.lit(seq).cast("bigint").alias(SEQ), F.lit(False).alias(DELETED), "offset")
 
 
-def changes(records: DataFrame, schemas: Sequence[TableSchema], lake: T.StructType, span: tuple[int, int] | None = None) -> DataFrame:
-    """The stream's records (value: binary, offset: BIGINT) → op STRING, `_seq` BIGINT, row INT, offset BIGINT, before and after: structs like `lake`.
+def changes(
+    records: DataFrame,
+    schemas: Sequence[TableSchema],
+    lake: T.StructType,
+    span: tuple[int, int] | None = None,
+    constants: Mapping[str, Column] | None = None,
+    history: bool = False,
+) -> DataFrame:
+    """The stream's records (value: binary, offset: BIGINT) → op STRING, `_seq` BIGINT, offset BIGINT, `_committed_at` TIMESTAMP, before and
+    after: structs like `lake`.
 
-    Each record is decoded by the schema that was valid where it stands in the binlog, and brought to the last of `schemas`. `span`: the first and the
-    last `_seq` of the records, where they are known; then only schemas between them are looked at. TRUNCATE (op t) has neither image.
+    Each record is decoded by the schema that was valid where it stands in the binlog, and brought to the last of `schemas`, unless it is `history`. `span`:
+    the first and the last `_seq` of the records, where they are known; then only schemas between them are looked at. `constants`: columns of `lake` with
+    one value for all of these records. TRUNCATE (op t) has neither image, as `history` an empty one.
     """
     valid = [number for number, _ in enumerate(schemas) if span is None or _is_valid(schemas, number, *span)]
+    given = constants or {}
     if len(valid) == 1:
-        return _changes(records, schemas[valid[0] :], lake)
+        return _changes(records, schemas[valid[0] :], lake, given, history)
     parts = []
     by_place = placed(records)
     for number in valid:
@@ -39,14 +57,26 @@ def changes(records: DataFrame, schemas: Sequence[TableSchema], lake: T.StructTy
         before = F.col(SEQ) <= schemas[number + 1].seq if number != valid[-1] else F.lit(True)
         # Other records are not parsed, whichever of its filters Spark looks at first.
         mine = by_place.withColumn("value", F.when(after & before, F.col("value"))).where(F.col("value").isNotNull())
-        parts.append(_changes(mine, schemas[number:], lake))
+        parts.append(_changes(mine, schemas[number:], lake, given, history))
     return reduce(DataFrame.unionByName, parts)
 
 
 def placed(records: DataFrame) -> DataFrame:
-    """The stream's records with their `_seq`, their rows unparsed."""
+    """The stream's records with their `_seq`, their rows unparsed; fails for one that has none."""
+    return records.withColumn(SEQ, _required(place_or_null()))
+
+
+def place_or_null() -> Column:
+    """`_seq` of a record, NULL where it has none."""
     text = F.col("value").cast("string")
-    return records.withColumn(SEQ, seq(F.get_json_object(text, "$.source.file"), F.get_json_object(text, "$.source.pos").cast("bigint")))
+    return _packed(F.get_json_object(text, "$.source.file"), F.get_json_object(text, "$.source.pos").cast("bigint"))
+
+
+def fits(schema: TableSchema) -> Column:
+    """Whether `changes` can decode a record under this schema."""
+    envelope = T.StructType([*_envelope(schema), T.StructField("_corrupt", T.StringType())])
+    event = F.from_json(F.col("value").cast("string"), envelope, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"})
+    return event.isNotNull() & event["_corrupt"].isNull() & event["op"].isNotNull()
 
 
 def is_truncate() -> Column:
@@ -60,44 +90,60 @@ def _is_valid(schemas: Sequence[TableSchema], number: int, first: int, last: int
     return begins and (number + 1 == len(schemas) or schemas[number + 1].seq >= first)
 
 
-def _changes(records: DataFrame, schemas: Sequence[TableSchema], lake: T.StructType) -> DataFrame:
-    schema = schemas[0]
-    envelope = T.StructType(
-        [
-            T.StructField("before", schema.wire),
-            T.StructField("after", schema.wire),
-            T.StructField("source", _POSITION),
-            T.StructField("op", T.StringType()),
-        ]
-    )
-    parsed = records.select("offset", F.from_json(F.col("value").cast("string"), envelope, _STRICT).alias("event"))
+def _changes(records: DataFrame, schemas: Sequence[TableSchema], lake: T.StructType, constants: Mapping[str, Column], history: bool) -> DataFrame:
+    parsed = records.select("offset", F.from_json(F.col("value").cast("string"), _envelope(schemas[0]), _STRICT).alias("event"))
+
+    def image(name: str) -> Column:
+        values = schemas[0].values(f"event.{name}") | dict(constants)
+        columns = F.struct(*evolve.columns(values, schemas, lake, history))
+        there = F.col(f"event.{name}").isNotNull()
+        # A TRUNCATE is a row too in a table of changes, with the constants alone.
+        return F.when(there | (F.col("event.op") == "t") if history and name == "after" else there, columns).alias(name)
+
     return parsed.select(
         F.col("event.op").alias("op"),
         seq(F.col("event.source.file"), F.col("event.source.pos")).alias(SEQ),
-        F.col("event.source.row").alias("row"),
         "offset",
-        _image(schemas, lake, "before"),
-        _image(schemas, lake, "after"),
+        F.timestamp_millis("event.source.ts_ms").alias(COMMITTED_AT),
+        image("before"),
+        image("after"),
+    )
+
+
+def _envelope(schema: TableSchema) -> T.StructType:
+    return T.StructType(
+        [
+            T.StructField("before", schema.wire),
+            T.StructField("after", schema.wire),
+            T.StructField("source", _SOURCE),
+            T.StructField("op", T.StringType()),
+        ]
     )
 
 
 def seq(file: Column, pos: Column) -> Column:
-    """Binlog file STRING and position BIGINT → one BIGINT in binlog order, as `Position.seq` packs it.
+    """Binlog file STRING and position BIGINT → one BIGINT in binlog order, as `Position.seq` packs it; fails for an event without them.
 
     | file            | pos | seq              |
     |-----------------|-----|------------------|
     | binlog.000002   | 348 | 8589934940       |
     | binlog.1000000  | 4   | 4294967296000004 |
     """
+    return _required(_packed(file, pos))
+
+
+def _packed(file: Column, pos: Column) -> Column:
     return F.shiftleft(F.substring_index(file, ".", -1).cast("bigint"), 32) + pos
 
 
+def _required(packed: Column) -> Column:
+    return F.coalesce(packed, F.raise_error(F.lit(f"[{MALFORMED}] A record has no place in the binlog.")).cast("bigint"))
+
+
 def place(value: bytes) -> int:
-    """`_seq` of one of the stream's records."""
-    source = json.loads(value)["source"]
-    return Position(source["file"], source["pos"]).seq
-
-
-def _image(schemas: Sequence[TableSchema], lake: T.StructType, name: str) -> Column:
-    image = F.struct(*evolve.columns(schemas[0].values(f"event.{name}"), schemas, lake))
-    return F.when(F.col(f"event.{name}").isNotNull(), image).alias(name)
+    """`_seq` of one of the stream's records. Raises ValueError when it has none."""
+    try:
+        source = json.loads(value)["source"]
+        return Position(source["file"], source["pos"]).seq
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"[{MALFORMED}] A record has no place in the binlog.") from error

@@ -7,7 +7,7 @@ MySQL changes them without a word in the binlog, so the lake does the same by it
 | ADD COLUMN, nullable, no default              | NULL                                                                 |
 | ADD COLUMN with a literal as default          | the default, by rewriting the table                                  |
 | ADD COLUMN, NOT NULL, no default              | MySQL's own default, 0 or an empty text, by rewriting the table      |
-| ADD COLUMN with an expression as default      | stops the table                                                      |
+| ADD COLUMN AS (…), ADD COLUMN … DEFAULT (…)   | stops the table                                                      |
 | DROP COLUMN                                   | keep what they had; NULL in rows written from then on                |
 | RENAME COLUMN, CHANGE                         | the old column's values, by rewriting the table                      |
 | another place, ENUM and SET members, charset  | as they are                                                          |
@@ -16,6 +16,8 @@ MySQL changes them without a word in the binlog, so the lake does the same by it
 | a shorter one that is the same in the lake    | as they are: MySQL refuses the change while a value does not fit     |
 | any other type, fewer fractional digits       | stops the table                                                      |
 | another primary key                           | stops the table                                                      |
+
+In a table of kind append a row is `history`: it keeps the columns of its time, and only a wider type rewrites it.
 """
 
 import re
@@ -33,9 +35,9 @@ _FRACTIONS = ("DATETIME", "TIMESTAMP", "TIME")
 _NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?")
 
 
-def columns(values: Mapping[str, Column], schemas: Sequence[TableSchema], lake: T.StructType) -> list[Column]:
+def columns(values: Mapping[str, Column], schemas: Sequence[TableSchema], lake: T.StructType, history: bool = False) -> list[Column]:
     """The lake's columns of a row that has `values` under the first of `schemas`; the others came after it."""
-    for old, new in pairwise(schemas):
+    for old, new in pairwise([] if history else schemas):
         values = evolved(values, old, new)
     return [values.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in lake]
 
@@ -69,13 +71,13 @@ def evolved(values: Mapping[str, Column], old: TableSchema, new: TableSchema) ->
     return result
 
 
-def rewrites(old: TableSchema, new: TableSchema, lake: T.StructType) -> bool:
+def rewrites(old: TableSchema, new: TableSchema, lake: T.StructType, history: bool = False) -> bool:
     """Whether rows that are in the lake, with columns `lake`, differ under `new`: else the next commit alone brings the new columns."""
-    if new.renamed_from(old):
+    if new.renamed_from(old) and not history:
         return True
     present = {field.name: field.dataType for field in lake}
     for column in new.columns:
-        if old.column(column.name) is None:
+        if old.column(column.name) is None and not history:
             if column.name in present or not _is_null(column):
                 return True
         elif wider(old, column.name, present.get(column.name, column.lake_type), column.lake_type) != present.get(column.name, column.lake_type):
@@ -117,7 +119,7 @@ def _check(table: TableSchema, before: SourceColumn, now: SourceColumn) -> None:
 
 
 def _is_null(column: SourceColumn) -> bool:
-    return column.nullable and column.default is None
+    return column.nullable and column.default is None and not column.generated
 
 
 def _added(table: TableSchema, column: SourceColumn) -> Column:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from pyspark.sql import SparkSession
 
@@ -82,14 +83,19 @@ class _Work:
         return any(not future.done() for future in self.futures.values())
 
     def submit(self, state: State, todo: list[TableRecord]) -> None:
-        for record in todo:
-            relays = [state.relays[relay] for relay in record.relays]
-            for relay in relays:
-                if relay.state == "scanned" and (relay.id, record.table) not in self.futures:
-                    self.futures[relay.id, record.table] = self.pool.submit(self._stage, relay, record.table)
-            staged = [self.futures.get((relay.id, record.table)) for relay in relays]
-            if all(future and future.done() and not future.exception() for future in staged) and ("", record.table) not in self.futures:
-                self.futures["", record.table] = self.pool.submit(self._load, record, relays)
+        # The tables of a shared one are loaded by one commit.
+        for name, group in groupby(sorted(todo, key=self._lake_table), key=self._lake_table):
+            records, staged = list(group), []
+            for record in records:
+                for relay in (state.relays[relay] for relay in record.relays):
+                    if relay.state == "scanned" and (relay.id, record.table) not in self.futures:
+                        self.futures[relay.id, record.table] = self.pool.submit(self._stage, relay, record.table)
+                    staged.append(self.futures.get((relay.id, record.table)))
+            if all(future and future.done() and not future.exception() for future in staged) and ("", name) not in self.futures:
+                self.futures["", name] = self.pool.submit(self._load, records, state)
+
+    def _lake_table(self, record: TableRecord) -> str:
+        return self.settings.lake_table(record.table)
 
     def raise_first(self) -> None:
         for future in self.futures.values():
@@ -101,22 +107,25 @@ class _Work:
             return
         began = time.monotonic()
         schema = read_schemas(self.settings, relay.schema_topic)[table][-1]
-        stage.stage(self.spark, self.settings, relay, store.lake_table(self.settings, table, schema.key), schema)
+        stage.stage(self.spark, self.settings, relay, table, store.lake_table(self.settings, table, schema.key), schema)
         _log("relay staged relay=%s table=%s", (relay.id, table), relay.rows[table], began)
 
-    def _load(self, record: TableRecord, relays: list[RelayRecord]) -> None:
+    def _load(self, records: list[TableRecord], state: State) -> None:
         began = time.monotonic()
-        schema, (_, high) = assemble.schema(self.settings, record, relays), assemble.window(relays)
-        table = store.lake_table(self.settings, record.table, schema.key)
+        relays = {record.table: [state.relays[relay] for relay in record.relays] for record in records}
+        schemas = {record.table: assemble.schema(self.settings, record, relays[record.table]) for record in records}
+        table = store.lake_table(self.settings, records[0].table, schemas[records[0].table].key)
         commit = store.newest_commit(self.spark, table)
-        if commit is None or commit.load != record.load:  # an interrupted run may have made it already
-            with assemble.assembled(self.spark, self.settings, record, relays, schema, table) as whole:
-                captured = {topics.data(topics.capture_prefix(self.settings), record.table): whole.offset}
-                commit = store.load(whole.rows, table, store.Commit(record.load, high.seq, whole.buckets, schema.seq, captured))
-        rows = sum(relay.rows[record.table] for relay in relays)
-        loaded = replace(record, state="loaded", rows=rows, position=high, schema=schema.to_json(), commit=commit.instant, loaded_at=time.time())
-        self.progress.write(loaded)
-        _log("table loaded table=%s commit=%s", (record.table, commit.instant), rows, began)
+        reached = commit.sources if commit else {}
+        missing = [record for record in records if record.table not in reached or reached[record.table].load != record.load]
+        if missing:  # an interrupted run may have made it already
+            commit = assemble.write(self.spark, self.settings, missing, relays, schemas, table, commit)
+        assert commit is not None
+        for record in records:
+            rows, (_, high) = sum(relay.rows[record.table] for relay in relays[record.table]), assemble.window(relays[record.table])
+            schema = replace(schemas[record.table], emptied=False).to_json()
+            self.progress.write(replace(record, state="loaded", rows=rows, position=high, schema=schema, commit=commit.instant, loaded_at=time.time()))
+            _log("table loaded table=%s commit=%s", (record.table, commit.instant), rows, began)
 
     def clean(self, state: State, names: Iterable[str]) -> None:
         """Remove what loaded tables no longer need: their relays' topics and staged rows, once all tables of a relay are loaded."""

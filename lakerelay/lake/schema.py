@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -17,8 +17,6 @@ from lakerelay.capture.source import ZERO_DATE, ZERO_DATETIME
 from lakerelay.errors import DecodeError
 from lakerelay.lake import json_text
 
-SEQ = "_seq"  # the binlog position as one number; Hudi's ordering field
-DELETED = "_hoodie_is_deleted"  # Hudi's own name for a row to be removed
 _SPARK_DIGITS = 38
 
 
@@ -32,7 +30,7 @@ class SourceColumn:
     scale: int | None = None
     nullable: bool = True
     default: str | None = None
-    generated: bool = False
+    generated: bool = False  # its value, or its default, is an expression
 
     @property
     def lake_type(self) -> T.DataType:
@@ -44,7 +42,7 @@ class SourceColumn:
 class TableSchema:
     """A table's columns in order, and its primary key; valid from `seq` on. `renames`: (before, now) columns that the statement renamed.
 
-    `emptied`: the table was made anew, so no row from before is left.
+    `created`: by a CREATE TABLE that was captured, so every row that it ever had is captured too; `emptied`: made anew, so no row from before is left.
     """
 
     table: str
@@ -52,6 +50,7 @@ class TableSchema:
     key: tuple[str, ...]
     seq: int = 0
     renames: tuple[tuple[str, str], ...] = ()
+    created: bool = False
     emptied: bool = False
 
     def to_json(self) -> str:
@@ -140,6 +139,8 @@ _SHAPE = Mapping(T.StructType([T.StructField("srid", T.IntegerType()), T.StructF
 # Source: Debezium's MySQL connector, "How Debezium MySQL connectors map data types", with the settings in connect/*.json.
 _MAPPINGS: dict[str, Mapping | Callable[[SourceColumn], Mapping]] = {
     **dict.fromkeys(["TINYINT", "TINYINT UNSIGNED", "SMALLINT", "SMALLINT UNSIGNED", "MEDIUMINT", "MEDIUMINT UNSIGNED", "INT"], _INT),
+    # As a statement that is streamed names it; in a table that is read it is a TINYINT, and a number.
+    **dict.fromkeys(["BOOL", "BOOLEAN"], Mapping(T.BooleanType(), lambda value: value.cast("int"), T.IntegerType())),
     "YEAR": Mapping(T.IntegerType(), lambda value: F.when(value == 1900, 0).otherwise(value)),  # the binlog counts from 1900, and 0 is no year since then
     **dict.fromkeys(["INT UNSIGNED", "BIGINT"], _LONG),
     "BIGINT UNSIGNED": Mapping(T.DecimalType(20, 0)),
@@ -162,8 +163,6 @@ _MAPPINGS: dict[str, Mapping | Callable[[SourceColumn], Mapping]] = {
 }
 _ALIASES = {
     "INTEGER": "INT",
-    "BOOL": "TINYINT",
-    "BOOLEAN": "TINYINT",
     "NUMERIC": "DECIMAL",
     "DEC": "DECIMAL",
     "FIXED": "DECIMAL",
@@ -177,6 +176,8 @@ _ALIASES = {
 
 
 def _mapping(table: str, column: SourceColumn) -> Mapping:
+    if not column.name.isidentifier():
+        raise _unsupported(table, column, "Hudi's names have letters, digits and _ alone, and no digit first")
     found = _MAPPINGS.get(column.type)
     if found is None:
         raise _unsupported(table, column, "no mapping to a lake type")
@@ -185,9 +186,9 @@ def _mapping(table: str, column: SourceColumn) -> Mapping:
 
 def _unsupported(table: str, column: SourceColumn, why: str) -> DecodeError:
     return DecodeError(
-        f"A column's type cannot be brought into the lake: {why}.",
+        f"A column cannot be brought into the lake: {why}.",
         safe="Nothing of this table was written.",
-        todo="Take the table out of the settings, or change the column.",
+        todo="Change the column, or take the table out of the settings.",
         table=table,
         column=column.name,
         type=column.type,
@@ -218,41 +219,49 @@ def schemas(values: Iterable[bytes]) -> dict[str, list[TableSchema]]:
             if change["type"] == "DROP":
                 dropped.add(name)
                 continue
-            schema = _table_schema(change, seq, event.get("ddl") or "", emptied=change["type"] == "CREATE" and name in dropped)
+            created = change["type"] == "CREATE" and source.get("snapshot") in (None, "false")
+            schema = replace(_table_schema(change, seq, event.get("ddl") or ""), created=created, emptied=created and name in dropped)
             dropped.discard(name)
             found.setdefault(name, []).append(schema)
     return found
 
 
 def _table_name(change: dict[str, Any]) -> str:
-    return ".".join(part.strip('"') for part in change["id"].split('"."'))
+    """Out of "database"."table", in which a quote within a name is doubled."""
+    return ".".join(part.replace('""', '"') for part in _QUOTED.findall(change["id"]))
 
 
-def _table_schema(change: dict[str, Any], seq: int, ddl: str, emptied: bool) -> TableSchema:
+def _table_schema(change: dict[str, Any], seq: int, ddl: str) -> TableSchema:
     table = change["table"]
     columns = sorted(table["columns"], key=lambda column: int(column["position"]))
+    # Debezium 3.6.1 tells neither of generated columns nor of expressions as default: any column that the statement may have given one counts.
+    computed = change["type"] == "ALTER" and _COMPUTED.search(_TEXT_LITERAL.sub("", ddl)) is not None
     return TableSchema(
         table=_table_name(change),
-        columns=tuple(_column(column) for column in columns),
+        columns=tuple(_column(column, computed) for column in columns),
         key=tuple(table["primaryKeyColumnNames"]),
         seq=seq,
         renames=tuple((_unquoted(before), _unquoted(now)) for before, now in _RENAME.findall(ddl)),
-        emptied=emptied,
     )
 
 
-def _column(column: dict[str, Any]) -> SourceColumn:
+def _column(column: dict[str, Any], computed: bool) -> SourceColumn:
+    default = column.get("defaultValueExpression")
     return SourceColumn(
         column["name"],
         _plain_type(column["typeName"]),
         column["length"],
         column["scale"],
         nullable=column.get("optional", True),
-        default=column.get("defaultValueExpression"),
-        generated=column.get("generated", False),
+        default=default,
+        generated=column.get("generated", False) or (computed and default is None),
     )
 
 
+_QUOTED = re.compile(r'"((?:[^"]|"")*)"')
+# n INT AS (…), n INT DEFAULT (…)
+_COMPUTED = re.compile(r"\b(?:AS|DEFAULT)\s*\(", re.IGNORECASE)
+_TEXT_LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 # CHANGE [COLUMN] a b …, RENAME COLUMN a TO b
 _NAME = r"(`(?:[^`]|``)+`|[\w$]+)"
 _RENAME = re.compile(rf"\b(?:CHANGE(?:\s+COLUMN)?|RENAME\s+COLUMN)\s+{_NAME}\s+(?:TO\s+)?{_NAME}", re.IGNORECASE)

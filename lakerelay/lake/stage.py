@@ -7,12 +7,14 @@ from pyspark.sql import functions as F
 
 from lakerelay.capture.binlog import Position
 from lakerelay.capture.progress import RelayRecord
+from lakerelay.columns import SOFT_DELETED
 from lakerelay.config import Settings
 from lakerelay.errors import RelayError
-from lakerelay.lake import decode, session, topic
-from lakerelay.lake.merge import partitioned
+from lakerelay.lake import decode, merge, session, topic
 from lakerelay.lake.schema import TableSchema
 from lakerelay.lake.store import LakeTable
+
+RECORD = "value binary, offset bigint"
 
 
 def folder(settings: Settings, load: str, relay: str = "", table: str = "") -> str:
@@ -20,15 +22,15 @@ def folder(settings: Settings, load: str, relay: str = "", table: str = "") -> s
     return "/".join(part for part in (settings.lake.path.rstrip("/"), ".staging", load, relay, table) if part)
 
 
-def stage(spark: SparkSession, settings: Settings, relay: RelayRecord, table: LakeTable, schema: TableSchema) -> None:
-    """Write one table's rows of a scanned relay: its columns, `_seq`, `_hoodie_is_deleted` and `_partition` if it has one.
+def stage(spark: SparkSession, settings: Settings, relay: RelayRecord, source: str, table: LakeTable, schema: TableSchema) -> None:
+    """Write the rows of `source` in a scanned relay: its columns, and those that lakerelay adds in the lake.
 
     Raises RelayError when the topic does not hold as many rows as Debezium says it scanned.
     """
-    expected, counted = relay.rows[table.name], Observation()
-    records = topic.records(spark, settings, relay.topics[table.name]) if expected else spark.createDataFrame([], "value binary")
-    rows = partitioned(decode.rows(records, schema, window(relay)[0].seq), table.partition)
-    path = folder(settings, relay.load, relay.id, table.name)
+    expected, counted = relay.rows[source], Observation()
+    records = topic.records(spark, settings, relay.topics[source]) if expected else spark.createDataFrame([], RECORD)
+    rows = typed(records, schema, source, table, window(relay)[0].seq, relay.id, relay.started_at)
+    path = folder(settings, relay.load, relay.id, source)
     rows.observe(counted, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").parquet(path)
     if (found := counted.get["rows"]) != expected:
         remove(spark, path)
@@ -37,10 +39,18 @@ def stage(spark: SparkSession, settings: Settings, relay: RelayRecord, table: La
             safe="Nothing of this table was written to the lake.",
             todo="Run full_load for this table with replace set.",
             relay=relay.id,
-            table=table.name,
+            table=source,
             scanned=expected,
             found=found,
         )
+
+
+def typed(records: DataFrame, schema: TableSchema, source: str, table: LakeTable, seq: int, relay: str = "", read_at: float = 0.0) -> DataFrame:
+    """A relay's records of `source` (value, offset) as rows of `table`."""
+    rows = decode.rows(records, schema, seq).withColumns(table.constants(source))
+    rows = merge.with_history(rows, relay, read_at) if table.history else rows
+    rows = rows.withColumn(SOFT_DELETED, F.lit(False)) if table.soft_delete else rows
+    return merge.partitioned(rows.drop("offset"), table.partition)
 
 
 def is_staged(spark: SparkSession, settings: Settings, relay: RelayRecord, table: str) -> bool:

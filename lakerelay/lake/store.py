@@ -2,30 +2,32 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from lakerelay.columns import ADDED, CHANGE, KEY, PARTITION, SCHEMA, SEQ, TABLE
 from lakerelay.config import Settings
 from lakerelay.errors import LakeError, SettingsError
 from lakerelay.lake import session
-from lakerelay.lake.merge import PARTITION
-from lakerelay.lake.schema import DELETED, SEQ
 
-KEY = "_key"  # the key as text, where a column of it is binary: Hudi makes other keys of bytes in a bulk insert than in an upsert
 ROWS_PER_BUCKET = 1_000_000  # a base file of some 50 to 150 MB
 _PREFIX = "lakerelay."
-_KEYS = tuple(_PREFIX + name for name in ("load", "cut", "buckets", "schema", "offsets"))
+_KEYS = tuple(_PREFIX + name for name in ("buckets", "sources"))
 
 
 @dataclass(frozen=True)
 class LakeTable:
-    """A table's place and shape in the lake. `key`: columns; `partition`: Spark SQL expression or None.
+    """A table's place and shape in the lake. `key`: columns that tell the source's rows apart, none of a table that has no key; `partition`: Spark SQL
+    expression or None.
 
     `key_may_change`: the key is declared in the settings and is not the primary key, so an update may change it.
+    `shared`: several source tables are brought into it; `_schema` and `_table` are part of its key.
     """
 
     name: str
@@ -35,28 +37,66 @@ class LakeTable:
     type: str  # cow | mor
     buckets: int | None = None  # per partition, where the settings say so
     key_may_change: bool = False
+    kind: str = "upsert"  # upsert | patch | append
+    soft_delete: bool = False
+    shared: bool = False
+
+    @property
+    def history(self) -> bool:
+        """Whether a row is a change, rather than a row of the source."""
+        return self.kind == "append"
+
+    @property
+    def record_key(self) -> tuple[str, ...]:
+        """Hudi's."""
+        return (*([SCHEMA, TABLE] if self.shared else []), CHANGE) if self.history else self.key
+
+    @property
+    def reads_standing(self) -> bool:
+        """Whether what a change writes depends on the row that stands: on its values, or on the partition that it is in."""
+        return self.kind == "patch" or (self.soft_delete and self.partition is not None)
+
+    def constants(self, source: str) -> dict[str, Column]:
+        """The columns that say which source table a row comes from."""
+        return {name: F.lit(part) for name, part in zip((SCHEMA, TABLE), source.split(".", 1), strict=True)} if self.shared else {}
+
+    def is_of(self, source: str) -> Column:
+        """Whether a row of the lake comes from this source table."""
+        return reduce(and_, (F.col(name) == value for name, value in self.constants(source).items()), F.lit(True))
 
 
 @dataclass(frozen=True)
-class Commit:
-    """What the newest commit of a table says.
+class Reached:
+    """How far a commit is with one source table.
 
-    `load`: id of the load that made the table; `cut`: `_seq` up to which the load holds every change; `buckets`: per partition, fixed by the load;
-    `schema`: `_seq` of the source's schema that the columns follow; `offsets`: Kafka topic → the next offset to apply.
-    `instant` is Hudi's, empty until written.
+    `load`: id of the load that brought it; `cut`: `_seq` up to which the load holds every change; `schema`: `_seq` of the source's schema that the columns
+    follow; `offset`: of its capture topic, the next to apply.
     """
 
     load: str
     cut: int
-    buckets: int
     schema: int = 0
-    offsets: dict[str, int] = field(default_factory=dict)
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What the newest commit of a table says. `buckets`: per partition, fixed by the load; `instant` is Hudi's, empty until written."""
+
+    buckets: int
+    sources: dict[str, Reached]
     instant: str = ""
 
     @property
     def metadata(self) -> dict[str, str]:
-        values = {"load": self.load, "cut": self.cut, "buckets": self.buckets, "schema": self.schema, "offsets": json.dumps(self.offsets, sort_keys=True)}
-        return {_PREFIX + name: str(value) for name, value in values.items()}
+        values = {"buckets": str(self.buckets), "sources": json.dumps({name: asdict(each) for name, each in sorted(self.sources.items())})}
+        return {_PREFIX + name: value for name, value in values.items()}
+
+    def moved(self, source: str, offset: int | None = None, schema: int | None = None) -> "Commit":
+        """The next commit, which reaches further with one source table."""
+        before = self.sources[source]
+        after = replace(before, offset=before.offset if offset is None else offset, schema=before.schema if schema is None else schema)
+        return replace(self, sources=self.sources | {source: after})
 
 
 def lake_table(settings: Settings, name: str, primary_key: tuple[str, ...]) -> LakeTable:
@@ -65,10 +105,22 @@ def lake_table(settings: Settings, name: str, primary_key: tuple[str, ...]) -> L
     if entry is None:
         raise SettingsError("A table is not in the settings.", todo="Add it to pipeline.toml, or leave it out of `tables`.", table=name)
     key = entry.key or primary_key
-    if not key:
-        raise SettingsError("A table has no primary key.", todo="Give its entry in pipeline.toml a key = [columns] that is unique.", table=name)
-    database, table = name.split(".", 1)
-    return LakeTable(name, f"{settings.lake.path.rstrip('/')}/{database}/{table}", key, entry.partition, entry.type, entry.buckets, key != primary_key)
+    if not key and entry.kind != "append":
+        todo = 'Give its entry in pipeline.toml a key = [columns] that is unique, or kind = "append" to keep every change.'
+        raise SettingsError("A table has no primary key.", todo=todo, table=name)
+    shared, (database, table) = entry.into is not None, settings.lake_table(name).split(".", 1)
+    return LakeTable(
+        f"{database}.{table}",
+        f"{settings.lake.path.rstrip('/')}/{database}/{table}",
+        (SCHEMA, TABLE, *key) if shared and key else key,
+        entry.partition,
+        entry.type,
+        entry.buckets,
+        key != primary_key,
+        entry.kind,
+        entry.soft_delete,
+        shared,
+    )
 
 
 def buckets_for(rows: int, partitions: int) -> int:
@@ -81,7 +133,7 @@ def buckets_for(rows: int, partitions: int) -> int:
 
 
 def load(rows: DataFrame, table: LakeTable, commit: Commit) -> Commit:
-    """Make the table of exactly these rows, by one commit: columns of the table, `_seq`, `_hoodie_is_deleted`, `_partition` if it has one.
+    """Make the table of exactly these rows, by one commit: columns of the table, and those that lakerelay adds (lakerelay.columns).
 
     A table that stands already is replaced as a whole; its readers see the old rows until the commit.
     """
@@ -91,21 +143,14 @@ def load(rows: DataFrame, table: LakeTable, commit: Commit) -> Commit:
     return _write(rows, table, commit, "insert_overwrite_table" if stands else "bulk_insert", "append" if stands else "overwrite", columns)
 
 
-def empty(spark: SparkSession, table: LakeTable, columns: T.StructType, commit: Commit) -> Commit:
-    """Leave no row in the table, by one commit."""
-    own = [T.StructField(SEQ, T.LongType()), T.StructField(DELETED, T.BooleanType())]
-    partition = [T.StructField(PARTITION, T.StringType())] if table.partition else []
-    return load(spark.createDataFrame([], T.StructType([*columns, *own, *partition])), table, commit)
-
-
 def upsert(rows: DataFrame, table: LakeTable, commit: Commit) -> Commit:
     """Upsert and delete by key; a row older by `_seq` than the one that stands is ignored. `rows` as for `load`, one per key and partition."""
     return _write(rows, table, commit, "upsert", "append")
 
 
 def columns(spark: SparkSession, table: LakeTable) -> T.StructType:
-    """The table's own columns: none of Hudi's or lakerelay's."""
-    return T.StructType([field for field in read(spark, table).schema if not field.name.startswith("_hoodie_") and field.name not in (SEQ, PARTITION, KEY)])
+    """The columns of a source row; of a shared table `_schema` and `_table` too."""
+    return T.StructType([field for field in read(spark, table).schema if not field.name.startswith("_hoodie_") and field.name not in ADDED])
 
 
 def read(spark: SparkSession, table: LakeTable) -> DataFrame:
@@ -126,9 +171,9 @@ def newest_commit(spark: SparkSession, table: LakeTable) -> Commit | None:
         instant, seen = instants.next(), seen + 1
         metadata = timeline.readCommitMetadata(instant)
         values = {key.removeprefix(_PREFIX): metadata.getMetadata(key) for key in _KEYS}
-        if values["load"] is not None:
-            cut, buckets, schema = (int(values[name]) for name in ("cut", "buckets", "schema"))
-            return Commit(values["load"], cut, buckets, schema, json.loads(values["offsets"]), instant.requestedTime())
+        if values["sources"] is not None:
+            sources = {name: Reached(**reached) for name, reached in json.loads(values["sources"]).items()}
+            return Commit(int(values["buckets"]), sources, instant.requestedTime())
     if seen:
         raise LakeError(
             "A Hudi table was not written by lakerelay, or its newest commits were written by another program.",
@@ -141,8 +186,10 @@ def newest_commit(spark: SparkSession, table: LakeTable) -> Commit | None:
 
 def _write(rows: DataFrame, table: LakeTable, commit: Commit, operation: str, mode: str, more: Mapping[str, str] | None = None) -> Commit:
     options = _options(table, commit.buckets) | commit.metadata | {"hoodie.datasource.write.operation": operation} | dict(more or {})
-    if any(isinstance(rows.schema[column].dataType, T.BinaryType) for column in table.key):
-        rows = rows.withColumn(KEY, F.to_json(F.array(*(_as_text(rows, column) for column in table.key))))
+    if table.record_key != (CHANGE,) and not all(isinstance(rows.schema[column].dataType, T.NumericType | T.BooleanType) for column in table.record_key):
+        texts = F.to_json(F.array(*(_as_text(rows, column) for column in table.record_key)))
+        # Hudi takes what is before a colon for a field's name, and looks for it for ever where a comma is before the colon.
+        rows = rows.withColumn(KEY, F.replace(texts, F.lit(":"), F.lit("\\u003a")))
         options |= {"hoodie.datasource.write.recordkey.field": KEY}
     rows.write.format("hudi").options(**options).mode(mode).save(table.path)
     written = newest_commit(rows.sparkSession, table)
@@ -168,7 +215,7 @@ def _options(table: LakeTable, buckets: int) -> dict[str, str]:
     options = {
         "hoodie.table.name": table.name.replace(".", "_").replace("-", "_"),
         "hoodie.datasource.write.table.type": "MERGE_ON_READ" if table.type == "mor" else "COPY_ON_WRITE",
-        "hoodie.datasource.write.recordkey.field": ",".join(table.key),
+        "hoodie.datasource.write.recordkey.field": ",".join(table.record_key),
         "hoodie.datasource.write.partitionpath.field": PARTITION if table.partition else "",
         # Rows of one key are ordered by their place in the binlog, whichever commit brings them.
         "hoodie.table.ordering.fields": SEQ,

@@ -9,31 +9,28 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.streaming.query import StreamingQuery
 
 from lakerelay.capture import topics
-from lakerelay.capture.progress import Progress, State, StreamRecord
+from lakerelay.capture.progress import Progress, ReplayRecord, State, StreamRecord
 from lakerelay.config import Settings
-from lakerelay.errors import DecodeError, LakeError, LakerelayError, SchemaChangeError
-from lakerelay.lake import decode, evolve, store
-from lakerelay.lake.merge import PARTITION, brought_up, latest_per_key
-from lakerelay.lake.schema import DELETED, SEQ, TableSchema
-from lakerelay.lake.store import Commit, LakeTable
+from lakerelay.errors import DecodeError, LakeError, LakerelayError
+from lakerelay.lake import decode, store
+from lakerelay.lake.followed import Followed, Source, taken_up
+from lakerelay.lake.schema import TableSchema
+from lakerelay.lake.store import Commit
 from lakerelay.lake.topic import SchemaTopic, require, source_options, starting_offsets
 
 log = logging.getLogger(__name__)
 
-_ONE_TASK = 20_000  # events; fewer of a table in a batch are handled faster by one task than by several
-_MALFORMED = ("MALFORMED_RECORD_IN_PARSING", "CANNOT_PARSE_JSON_FIELD")
 _POLL = 1  # seconds between two looks at the query and at the loaded tables
 
 
@@ -52,19 +49,21 @@ def stream_changes(spark: SparkSession, settings: Settings, stop: threading.Even
         ThreadPoolExecutor(settings.stream.writers) as pool,
     ):
         while not stop.is_set():
-            loads = _loads(progress.read())
+            _take_up(settings, progress, schema_topic.read(), pool)
+            loads = _loads(settings, progress.read())
             if not loads:
                 log.info("stream waiting reason='no table is loaded yet'")
-                _until(lambda: bool(_loads(progress.read())) or stop.is_set())
+                _until(lambda: stop.is_set() or bool(_take_up(settings, progress, schema_topic.read(), pool) or _loads(settings, progress.read())))
                 continue
             followed = _followed(spark, settings, progress.read())
             batches = _Batches(settings, schema_topic, progress, pool, followed)
+            _replay(progress, batches.learnt())
             query = batches.start(spark)
             while not (stop.is_set() or query.awaitTermination(_POLL)):
                 progress_of_query(query, batches, progress)
                 if os.getppid() != parent:
                     raise LakerelayError("The program that started this driver is gone.", safe="What is committed stands.", todo="Start the stream again.")
-                if _loads(progress.read()) != loads:
+                if _loads(settings, progress.read()) != loads or _requested(progress.read()):
                     break
             batches.stop(query)
             progress_of_query(query, batches, progress)
@@ -75,57 +74,28 @@ def _until(condition: Any) -> None:
         time.sleep(_POLL)
 
 
-def _loads(state: State) -> dict[str, str]:
-    """Loaded table → its load."""
-    return {record.table: record.load for record in state.tables.values() if record.state == "loaded"}
+def _loads(settings: Settings, state: State) -> dict[str, str]:
+    """Loaded table → its load; none whose table in the lake is being loaded, which has one writer at a time."""
+    loading = {settings.lake_table(record.table) for record in state.tables.values() if record.state == "planned"}
+    loaded = [record for record in state.tables.values() if record.state == "loaded"]
+    return {record.table: record.load for record in loaded if settings.lake_table(record.table) not in loading}
 
 
-@dataclass
-class _Followed:
-    """A table that the query follows: the newest commit that it made, and the columns that stand in the lake.
-
-    `schemas`: the source's, oldest first, from the one of the load on, or the one with which the table was made anew since;
-    those after `commit.schema` are still to be followed.
-    """
-
-    table: LakeTable
-    topic: str
-    commit: Commit
-    columns: T.StructType
-    schemas: list[TableSchema]
-
-    @property
-    def offset(self) -> int:
-        return self.commit.offsets[self.topic]
-
-    @property
-    def altered(self) -> list[TableSchema]:
-        """The schemas that the lake's columns do not follow yet."""
-        return [schema for schema in self.schemas if schema.seq > self.commit.schema]
-
-    @property
-    def made_anew(self) -> int:
-        """Changes up to here are of a table that was dropped."""
-        return self.schemas[0].seq if self.schemas[0].emptied else 0
-
-    def learn(self, captured: Sequence[TableSchema]) -> None:
-        """Take up schemas from the schema-change topic."""
-        known = [*self.schemas[:1], *(schema for schema in captured if schema.seq > self.schemas[0].seq)]
-        anew = max((number for number, schema in enumerate(known) if schema.emptied), default=0)
-        self.schemas = known[anew:]
-
-
-def _followed(spark: SparkSession, settings: Settings, state: State) -> list[_Followed]:
-    """Every loaded table with the offset that its newest commit reached."""
-    found = []
-    for name, load in sorted(_loads(state).items()):
+def _followed(spark: SparkSession, settings: Settings, state: State) -> list[Followed]:
+    """Every loaded table with the offsets that its newest commit reached."""
+    found: dict[str, Followed] = {}
+    for name, load in sorted(_loads(settings, state).items()):
         if settings.table(name) is None:
             log.info("stream leaves out table=%s reason='not in the settings'", name)
             continue
         schema = TableSchema.from_json(state.tables[name].schema)
         table = store.lake_table(settings, name, schema.key)
-        commit = store.newest_commit(spark, table)
-        if commit is None or commit.load != load:
+        if table.path not in found:
+            commit = store.newest_commit(spark, table)
+            found[table.path] = Followed(settings, table, [], commit or Commit(0, {}), store.columns(spark, table) if commit else T.StructType())
+        followed = found[table.path]
+        reached = followed.commit.sources.get(name)
+        if reached is None or reached.load != load:
             raise LakeError(
                 "A table that was loaded is not in the lake as the load left it.",
                 safe="Nothing was written.",
@@ -133,17 +103,51 @@ def _followed(spark: SparkSession, settings: Settings, state: State) -> list[_Fo
                 table=name,
                 path=table.path,
                 recorded_load=load,
-                found_load=commit and commit.load,
+                found_load=reached and reached.load,
             )
-        topic = topics.data(topics.capture_prefix(settings), name)
-        found.append(_Followed(table, topic, commit, store.columns(spark, table), [replace(schema, emptied=False)]))
-    return found
+        followed.sources.append(Source(name, topics.data(topics.capture_prefix(settings), name), [schema]))
+    return list(found.values())
+
+
+def _take_up(settings: Settings, progress: Progress, captured: Mapping[str, Sequence[TableSchema]], pool: ThreadPoolExecutor) -> list[str]:
+    """Make a table in the lake for each that was created under a name of the settings: all its rows are captured, so it needs no load. Returns their names.
+
+    The query starts anew with them, as it does with tables that were loaded.
+    """
+    known = progress.read().tables
+    created = [name for name, schemas in captured.items() if name not in known and settings.table(name) and any(schema.created for schema in schemas)]
+    for record in pool.map(lambda name: taken_up(settings, name, captured[name]), created):
+        progress.write(record)
+    return created
+
+
+def _requested(state: State) -> list[ReplayRecord]:
+    return [record for record in state.replays.values() if not record.answered_at]
+
+
+def _replay(progress: Progress, followed: list[Followed]) -> None:
+    """Answer what `lakerelay replay` has asked for."""
+    sources = {source.name: (each, source) for each in followed for source in each.sources}
+    for request in _requested(progress.read()):
+        try:
+            if request.table not in sources:
+                raise LakeError("The stream does not follow this table.", safe="Nothing was changed.", todo="Load it first.", table=request.table)
+            each, source = sources[request.table]
+            each.follow_schemas()
+            applied, left = each.replay(source)
+        except (DecodeError, LakeError) as error:
+            log.warning("replay refused table=%s %s", request.table, error)
+            progress.write(replace(request, answered_at=time.time(), error=str(error)))
+            continue
+        log.info("replayed table=%s applied=%d left=%d", request.table, applied, left)
+        table = progress.read().tables[request.table]
+        progress.write(replace(table, quarantined=left), replace(request, answered_at=time.time(), applied=applied, left=left))
 
 
 class _Batches:
     """One query and the micro-batches that it hands over."""
 
-    def __init__(self, settings: Settings, schema_topic: SchemaTopic, progress: Progress, pool: ThreadPoolExecutor, followed: list[_Followed]) -> None:
+    def __init__(self, settings: Settings, schema_topic: SchemaTopic, progress: Progress, pool: ThreadPoolExecutor, followed: list[Followed]) -> None:
         self._settings, self._schema_topic, self._progress, self._pool = settings, schema_topic, progress, pool
         self.followed = followed
         self.newest = StreamRecord(-1, time.time(), {})
@@ -152,12 +156,17 @@ class _Batches:
         self._error: BaseException | None = None
         self._number = -1
 
+    def learnt(self) -> list[Followed]:
+        """The tables, with the schemas that are known by now."""
+        self._read_schemas()
+        return self.followed
+
     def start(self, spark: SparkSession) -> StreamingQuery:
         self._read_schemas()
-        if altered := [each for each in self.followed if each.altered]:
+        if altered := [each for each in self.followed if any(map(each.altered, each.sources))]:
             self._progress.write(self.newest)  # as before each batch
-            self._write_tables([(each, None, None) for each in altered])
-        offsets = {each.topic: each.offset for each in self.followed}
+            self._write_tables([(each, None, {}) for each in altered])
+        offsets = {source.topic: each.offset(source) for each in self.followed for source in each.sources}
         require(self._settings, offsets)
         # A schema change makes a micro-batch too: rows that are there may have to follow it.
         offsets |= topics.end_offsets(self._settings, [topics.capture_prefix(self._settings)])
@@ -167,7 +176,7 @@ class _Batches:
             "startingOffsets": starting_offsets(offsets),
             "maxOffsetsPerTrigger": str(self._settings.stream.max_events_per_batch),
         }
-        records = spark.readStream.format("kafka").options(**options).load().select("topic", "offset", "timestamp", "value")
+        records = spark.readStream.format("kafka").options(**options).load().select("topic", "partition", "offset", "timestamp", "value")
         writer = records.writeStream.foreachBatch(self._apply).trigger(processingTime=f"{self._settings.stream.seconds_between_batches} seconds")
         return writer.option("checkpointLocation", tempfile.mkdtemp(prefix="lakerelay-checkpoint-")).start()
 
@@ -207,102 +216,39 @@ class _Batches:
             by_topic = {row["topic"]: row for row in counts.collect()}
             self._read_schemas()  # after the batch's end is fixed: every schema that the batch needs is there
             self._number = number
-            self._write_tables([(each, batch, by_topic.get(each.topic)) for each in self.followed if each.topic in by_topic or each.altered])
+            work = [(each, {source.name: by_topic[source.topic] for source in each.sources if source.topic in by_topic}) for each in self.followed]
+            self._write_tables([(each, batch, count) for each, count in work if count or any(map(each.altered, each.sources))])
+            _take_up(self._settings, self._progress, self._captured, self._pool)
         finally:
             batch.unpersist()
 
     def _read_schemas(self) -> None:
-        captured = self._schema_topic.read()
+        self._captured = self._schema_topic.read()
         for each in self.followed:
-            each.learn(captured.get(each.table.name, ()))
+            for source in each.sources:
+                source.learn(self._captured.get(source.name, ()), each.table.history)
 
-    def _write_tables(self, work: list[tuple[_Followed, DataFrame | None, Any]]) -> None:
+    def _write_tables(self, work: list[tuple[Followed, DataFrame | None, dict[str, Row]]]) -> None:
         """Side by side. A table whose changes cannot be applied is recorded as stopped, the others go on."""
         errors = list(self._pool.map(lambda item: self._try(*item), work))
         for (followed, _, _), error in zip(work, errors, strict=True):
             if error:
                 log.error("table stopped table=%s %s", followed.table.name, error)
-                record = self._progress.read().tables[followed.table.name]
-                self._progress.write(replace(record, state="stopped", error=str(error)))
+                records = self._progress.read().tables
+                self._progress.write(*(replace(records[source.name], state="stopped", error=str(error)) for source in followed.sources))
         stopped = {id(followed) for (followed, _, _), error in zip(work, errors, strict=True) if error}
         self.followed = [each for each in self.followed if id(each) not in stopped]
 
-    def _try(self, followed: _Followed, batch: DataFrame | None, count: Any) -> DecodeError | None:
+    def _try(self, followed: Followed, batch: DataFrame | None, counts: dict[str, Row]) -> DecodeError | None:
         try:
-            if followed.altered:
-                self._follow_schema(followed)
-            if batch is not None and count is not None:
-                self._write_table(followed, batch, count)
+            followed.follow_schemas()
+            quarantined = followed.apply(batch, counts, self._number) if batch is not None and counts else {}
+            if quarantined:
+                records = self._progress.read().tables
+                self._progress.write(*(replace(records[name], quarantined=count) for name, count in quarantined.items()))
         except DecodeError as error:
             return error
-        except Exception as error:
-            if not any(word in str(error) for word in _MALFORMED):
-                raise
-            return DecodeError(
-                "An event does not fit the table's schema.",
-                safe="The table stands as its newest commit left it; its changes stay in Kafka.",
-                todo="Run full_load for it with replace set.",
-                table=followed.table.name,
-                next_offset=followed.offset,
-                why=str(error)[:500],
-            )
         return None
-
-    def _follow_schema(self, followed: _Followed) -> None:
-        """Bring the table's columns, and the rows that are there, to the newest schema."""
-        altered = followed.altered
-        if self._settings.table(followed.table.name).on_schema_change == "stop":  # type: ignore[union-attr]
-            raise SchemaChangeError(
-                "A table was altered, and its settings say to stop then.",
-                safe="The table stands in the lake as it was before; its changes stay in Kafka.",
-                todo="Run full_load for it with replace set.",
-                table=followed.table.name,
-            )
-        commit, spark, began = replace(followed.commit, schema=altered[-1].seq), SparkSession.active(), time.monotonic()
-        if altered[0].emptied:
-            followed.columns = evolve.lake_columns(altered)
-            followed.commit = store.empty(spark, followed.table, followed.columns, commit)
-            log.info("table emptied table=%s reason='dropped and created anew' commit=%s", followed.table.name, followed.commit.instant)
-            return
-        chain = followed.schemas[len(followed.schemas) - len(altered) - 1 :]
-        columns = evolve.lake_columns(chain, followed.columns)
-        if any(evolve.rewrites(old, new, followed.columns) for old, new in pairwise(chain)):
-            rows = store.read(spark, followed.table)
-            values = evolve.columns({name: F.col(f"`{name}`") for name in followed.columns.names}, chain, columns)
-            kept = [name for name in (SEQ, DELETED, PARTITION) if name in rows.columns]
-            followed.commit = store.load(rows.select(*values, *kept), followed.table, commit)
-            log.info("table rewritten table=%s seconds=%.1f commit=%s", followed.table.name, time.monotonic() - began, followed.commit.instant)
-        else:
-            followed.commit = commit  # the next upsert says it
-        followed.columns = columns
-
-    def _write_table(self, followed: _Followed, batch: DataFrame, count: Any) -> None:
-        began, table = time.monotonic(), followed.table
-        records = batch.where((F.col("topic") == followed.topic) & (F.col("offset") >= followed.offset))
-        if count["events"] < _ONE_TASK:
-            records = records.coalesce(1)
-        span = decode.place(count["first_value"]), decode.place(count["last_value"])
-        if span[0] <= followed.made_anew:
-            records = decode.placed(records).where(F.col(SEQ) > followed.made_anew)
-        changes = decode.changes(records, followed.schemas, followed.columns, span).where(F.col(SEQ) > followed.commit.cut)  # the load holds the rest
-        commit = replace(followed.commit, offsets={followed.topic: count["last"] + 1})
-        if count["emptied"] is None:
-            rows = latest_per_key(changes, table.key, table.partition, table.key_may_change)
-            followed.commit = store.upsert(rows, followed.table, commit)
-        else:
-            rows = brought_up(None, changes.where(F.col("offset") > count["emptied"]), table.key, table.partition, table.key_may_change)
-            followed.commit = store.load(rows, followed.table, commit)
-            log.info("table emptied table=%s reason=TRUNCATE", followed.table.name)
-        delay = time.time() - count["at"].timestamp()
-        log.info(
-            "batch=%s table=%s events=%s seconds=%.1f delay_s=%.1f commit=%s",
-            self._number,
-            followed.table.name,
-            f"{count['events']:,}",
-            time.monotonic() - began,
-            delay,
-            followed.commit.instant,
-        )
 
 
 def progress_of_query(query: StreamingQuery, batches: _Batches, progress: Progress) -> None:
@@ -313,7 +259,8 @@ def progress_of_query(query: StreamingQuery, batches: _Batches, progress: Progre
     source = newest["sources"][0]
     tables = {}
     for each in batches.followed:
-        end, latest = source["endOffset"][each.topic]["0"], source["latestOffset"][each.topic]["0"]
-        tables[each.table.name] = {"offset": end, "lag_events": latest - end, "commit": each.commit.instant}
+        for table in each.sources:
+            end, latest = source["endOffset"][table.topic]["0"], source["latestOffset"][table.topic]["0"]
+            tables[table.name] = {"offset": end, "lag_events": latest - end, "commit": each.commit.instant}
     batches.newest = StreamRecord(newest["batchId"], time.time(), tables)
     progress.write(batches.newest)

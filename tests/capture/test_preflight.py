@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -10,11 +11,12 @@ from lakerelay.capture import preflight
 from lakerelay.capture.binlog import Server
 from lakerelay.capture.grants import parsed
 from lakerelay.capture.preflight import Check
+from lakerelay.capture.source import Column, SourceTable
 from lakerelay.config import Settings
 from lakerelay.errors import PreflightError
 from tests.capture.conftest import Fill, Source
 
-GOOD = {"log_bin": True, "format": "ROW", "row_image": "FULL", "row_value_options": "", "gtid_mode": "ON", "retention": 3 * 86_400}
+GOOD = {"log_bin": True, "format": "ROW", "row_image": "FULL", "row_value_options": "", "gtid_mode": "ON", "hides_keys": False, "retention": 3 * 86_400}
 USER = "c_preflight"
 
 
@@ -52,6 +54,7 @@ def test_a_fit_source_passes(source: Source, fill: Fill, caplog: pytest.LogCaptu
         ({"format": "STATEMENT"}, "binlog_format", "SET PERSIST binlog_format = 'ROW'"),
         ({"row_image": "MINIMAL"}, "binlog_row_image", "SET PERSIST binlog_row_image = 'FULL'"),
         ({"row_value_options": "PARTIAL_JSON"}, "binlog_row_value_options", "SET PERSIST binlog_row_value_options = ''"),
+        ({"hides_keys": True}, "show_gipk_in_create_table_and_information_schema", "SET PERSIST show_gipk_in_create_table_and_information_schema = ON"),
         ({"retention": 3600}, "binlog_expire_logs_seconds", "SET PERSIST binlog_expire_logs_seconds = 259200"),
     ],
 )
@@ -160,3 +163,32 @@ def test_grants_are_read_as_mysql_writes_them() -> None:
         "GRANT `reader`@`%` TO `a`@`%`",
     ]
     assert parsed(statements) == {"*.*": {"SELECT", "RELOAD", "REPLICATION SLAVE", "BACKUP_ADMIN", "FLUSH_TABLES"}, "`my_shop`.*": {"ALL PRIVILEGES"}}
+
+
+@pytest.mark.parametrize(
+    ("table", "entry", "locking", "found", "mend"),
+    [
+        (("k", "_seq"), {}, "brief", "has columns that lakerelay adds itself: _seq", "rename them"),
+        (("k", "a b"), {}, "brief", "has columns with names that Hudi does not allow: a b", "rename them"),
+        (("v",), {}, "brief", "has no primary key", 'kind = "append"'),
+        (("v",), {"kind": "append"}, "none", "is read exactly only under a lock", 'locking = "brief"'),
+        (("v",), {"kind": "append"}, "brief", "key=none", ""),
+        (("k", "v"), {"key": ["x"]}, "brief", "has no column x", "correct `key`"),
+    ],
+)
+def test_a_table_that_cannot_be_brought_is_named(table: tuple[str, ...], entry: dict[str, Any], locking: str, found: str, mend: str) -> None:
+    connect = {"url": "http://c:8083", "source_password": "${file:/x:password}"}
+    named = [{"name": "shop.t"} | entry]
+    given: dict[str, Any] = {
+        "kafka": {"bootstrap_servers": "k:9092"},
+        "connect": connect,
+        "lake": {"path": "/lake"},
+        "tables": named,
+        "relay": {"locking": locking},
+    }
+    settings = Settings(name="shop", source={"host": "h"}, **given)  # type: ignore[arg-type]
+    columns = tuple(Column(name, "int", "int", nullable=False) for name in table)
+    check = preflight._table(settings, SourceTable("shop.t", columns, ("k",) if "k" in table else (), 0, 0))
+    assert found in check.found
+    assert mend in check.mend
+    assert bool(check.mend) == bool(mend)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,12 +44,23 @@ class Stream(threading.Thread):
 
 
 class Pipeline:
-    """`tables`: table → its settings, `type`, `partition`, …; they are in the database of the pipeline's name, and made by the test."""
+    """`tables`: table → its settings, `type`, `partition`, …; they are in the database of the pipeline's name, and made by the test.
 
-    def __init__(self, make_settings: Callable[..., Settings], spark: SparkSession, name: str, tables: dict[str, dict[str, Any]], **sections: Any) -> None:
+    `patterns`: more entries of the settings. A table that is named without its database is in the pipeline's.
+    """
+
+    def __init__(
+        self,
+        make_settings: Callable[..., Settings],
+        spark: SparkSession,
+        name: str,
+        tables: Mapping[str, dict[str, Any]],
+        patterns: Sequence[dict[str, Any]] = (),
+        **sections: Any,
+    ) -> None:
         self.spark, self.name = spark, f"{name}_{int(time.time())}"  # topics of its own, also on servers that an earlier session left running
         entries = [{"name": f"{self.name}.{table}"} | options for table, options in [*tables.items(), (_HEARTBEAT, {})]]
-        self.settings = make_settings(self.name, entries, **({"stream": {"seconds_between_batches": 0.5}} | sections))
+        self.settings = make_settings(self.name, [*entries, *patterns], **({"stream": {"seconds_between_batches": 0.5}} | sections))
         with mysql.connect(self._local, autocommit=True) as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE `{self.name}` CHARACTER SET utf8mb4")
         self.run(f"CREATE TABLE {_HEARTBEAT} (id INT PRIMARY KEY AUTO_INCREMENT)")
@@ -58,10 +69,6 @@ class Pipeline:
     def _local(self) -> Any:
         assert self.settings.local is not None
         return self.settings.local
-
-    @property
-    def tables(self) -> list[str]:
-        return [table.name for table in self.settings.tables if table.name]
 
     def run(self, *statements: str) -> tuple[tuple[Any, ...], ...]:
         """In the pipeline's database, each in a transaction of its own."""
@@ -76,12 +83,12 @@ class Pipeline:
 
     def full_load(self, *tables: str, replace: bool = False) -> None:
         """Load these tables (all by default)."""
-        names = [f"{self.name}.{table}" for table in tables]
+        names = [table if "." in table else f"{self.name}.{table}" for table in tables]
         fix_position(self.settings)
         relays = plan_relays(self.settings, names, run=f"{time.time()}", replace=replace)
         for relay in relays:
             scan_relay(self.settings, relay)
-        load.load_tables(self.spark, self.settings, names or self.tables)
+        load.load_tables(self.spark, self.settings, names or list(self.state().tables))
 
     @contextmanager
     def streaming(self) -> Iterator[Stream]:
@@ -92,8 +99,8 @@ class Pipeline:
         finally:
             self._stream.stop()
 
-    def wait(self, patience: float = 180.0, stopped: Collection[str] = ()) -> None:
-        """Until the stream has applied all that MySQL has committed so far, to all tables but the `stopped`."""
+    def wait(self, patience: float = 180.0, stopped: Collection[str] = (), also: Collection[str] = ()) -> None:
+        """Until the stream has applied all that MySQL has committed so far, to all loaded tables but the `stopped`; and to `also`, which come meanwhile."""
         self.run(f"INSERT INTO {_HEARTBEAT} VALUES ()")
         with binlog.connect(self.settings) as connection:
             end = binlog.position(connection)
@@ -101,15 +108,18 @@ class Pipeline:
         while (at := capture.position()) is None or at < end:
             capture.check()
             assert time.monotonic() < deadline, f"capture stands at {at}, not {end}"
+            self.run(f"INSERT INTO {_HEARTBEAT} VALUES ()")  # a transaction is behind the connector when it comes to the next one
             time.sleep(0.3)
         ends = {
             table: topics.end_offsets(self.settings, [topic])[topic]
-            for table in self.tables
+            for table in {*also, *(name for name, record in self.state().tables.items() if record.state != "planned")}
             if table.partition(".")[2] not in stopped
             for topic in [self._topic(table)]
         }
         while not ((newest := self.state().stream) and all(newest.tables.get(table, {}).get("offset", -1) >= end for table, end in ends.items())):
             assert self._stream.error is None, self._stream.error
+            failed = {table: record.error for table, record in self.state().tables.items() if record.state == "stopped"}
+            assert {table.partition(".")[2] for table in failed} <= set(stopped), failed
             assert time.monotonic() < deadline, f"the stream stands at {newest}, not {ends}"
             time.sleep(0.3)
 

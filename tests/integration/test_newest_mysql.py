@@ -225,7 +225,7 @@ def test_a_computed_column_stops_its_table_alone(pipeline: Pipeline, name: str) 
 
 
 def test_checksums_are_equal(pipeline: Pipeline) -> None:
-    names = [table for table in pipeline.tables if table.partition(".")[2] not in STOPPED]
+    names = [table for table in pipeline.state().tables if table.partition(".")[2] not in STOPPED]
     checksum.checksum_source(pipeline.settings, names)
     verify.verify_tables(pipeline.spark, pipeline.settings, names)
 

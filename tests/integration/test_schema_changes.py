@@ -23,6 +23,10 @@ FOLLOWED: dict[str, tuple[str, list[str]]] = {
     ),
     "drop_column": ("id INT PRIMARY KEY, v VARCHAR(20), n INT", ["ALTER TABLE {t} DROP COLUMN n"]),
     "drop_and_add": ("id INT PRIMARY KEY, v VARCHAR(20), n INT", ["ALTER TABLE {t} DROP COLUMN n", "ALTER TABLE {t} ADD COLUMN n INT"]),
+    "booleans": (  # which Debezium gives as booleans when they come by a statement, and as numbers when it reads the table
+        "id INT PRIMARY KEY, v VARCHAR(20), n BOOL",
+        ["ALTER TABLE {t} ADD COLUMN b BOOLEAN NOT NULL, ADD COLUMN c BOOL", "UPDATE {t} SET b = TRUE, n = FALSE WHERE id = 1"],
+    ),
     "rename_column": ("id INT PRIMARY KEY, v VARCHAR(20), n INT", ["ALTER TABLE {t} CHANGE n amount INT"]),
     "rename_8": ("id INT PRIMARY KEY, v VARCHAR(20), n INT", ["ALTER TABLE {t} RENAME COLUMN n TO amount"]),
     "wider": ("id INT PRIMARY KEY, v VARCHAR(20), n INT, d DECIMAL(5, 2)", ["ALTER TABLE {t} MODIFY n BIGINT, MODIFY d DECIMAL(12, 4)"]),
@@ -129,10 +133,13 @@ def test_what_cannot_be_followed_stops_its_table_alone(altered: Pipeline, name: 
 
 
 def test_a_stopped_table_goes_on_when_it_is_loaded_again(altered: Pipeline) -> None:
-    altered.full_load("other_type", replace=True)
-    altered.run("UPDATE other_type SET v = 'again' WHERE id = 1")
+    altered.full_load("other_type", "booleans", replace=True)
+    altered.run("UPDATE other_type SET v = 'again' WHERE id = 1", "UPDATE booleans SET c = TRUE WHERE id = 2")
     altered.wait(stopped=set(STOPPED) - {"other_type"})
     # Hudi keeps a column that once was text as text.
     assert {row["id"]: (row["v"], row["n"]) for row in altered.lake("other_type").collect()} == {
         number: (v, n and str(n)) for number, v, n in altered.run("SELECT id, v, n FROM other_type")
     }
+    assert {tuple(row) for row in altered.lake("booleans").select("id", "v", "n", "b", "c").collect()} == set(
+        altered.run("SELECT id, v, n, b, c FROM booleans")
+    )

@@ -24,7 +24,7 @@ LAKE_K = evolve.lake_columns([K])
 
 
 def rows(spark: SparkSession, schema: TableSchema, *values: dict[str, Any]) -> list[tuple[Any, ...]]:
-    records = spark.createDataFrame([(bytearray(json.dumps(value).encode()),) for value in values], "value binary")
+    records = spark.createDataFrame([(bytearray(json.dumps(value).encode()), n) for n, value in enumerate(values)], "value binary, offset bigint")
     return [tuple(row) for row in decode.rows(records, schema, 7).collect()]
 
 
@@ -75,20 +75,28 @@ def test_a_type_without_a_mapping_is_named() -> None:
         _ = table(SourceColumn("c", "HYPERCUBE")).wire
 
 
+def test_a_name_that_hudi_does_not_allow_is_refused() -> None:
+    with pytest.raises(DecodeError, match=r"letters, digits and _ alone.*column='a b'"):
+        _ = table(SourceColumn("a b", "INT")).wire
+
+
 def test_a_change_has_both_images_and_its_place_in_the_binlog(spark: SparkSession) -> None:
-    event = {"op": "u", "before": {"k": 1}, "after": {"k": 2}, "source": {"file": "binlog.000002", "pos": 348, "row": 3}}
-    gone = {"op": "d", "before": {"k": 1}, "after": None, "source": {"file": "binlog.1000000", "pos": 4, "row": 0}}
+    event = {"op": "u", "before": {"k": 1}, "after": {"k": 2}, "source": {"file": "binlog.000002", "pos": 348, "ts_ms": 1700000000123}}
+    gone = {"op": "d", "before": {"k": 1}, "after": None, "source": {"file": "binlog.1000000", "pos": 4}}
     records = spark.createDataFrame([(n, bytearray(json.dumps(each).encode())) for n, each in enumerate([event, gone])], "offset bigint, value binary")
     found = [row.asDict(recursive=True) for row in decode.changes(records, [K], LAKE_K).orderBy("offset").collect()]
+    at = datetime(2023, 11, 14, 22, 13, 20, 123000, UTC)
+    for each in found:
+        each["_committed_at"] = each["_committed_at"] and each["_committed_at"].astimezone(UTC)
     assert found == [
-        {"op": "u", "_seq": Position("binlog.000002", 348).seq, "row": 3, "offset": 0, "before": {"k": 1}, "after": {"k": 2}},
-        {"op": "d", "_seq": Position("binlog.1000000", 4).seq, "row": 0, "offset": 1, "before": {"k": 1}, "after": None},
+        {"op": "u", "_seq": Position("binlog.000002", 348).seq, "offset": 0, "before": {"k": 1}, "after": {"k": 2}} | {"_committed_at": at},
+        {"op": "d", "_seq": Position("binlog.1000000", 4).seq, "offset": 1, "before": {"k": 1}, "after": None} | {"_committed_at": None},
     ]
 
 
 def test_a_truncate_is_told_by_its_operation(spark: SparkSession) -> None:
     """Not by a row whose text looks like it."""
-    source = {"file": "binlog.000002", "pos": 348, "row": 0}
+    source = {"file": "binlog.000002", "pos": 348}
     text = {"op": "c", "before": None, "after": {"k": '"op":"t"'}, "source": source}
     truncate = {"before": None, "after": None, "source": source, "op": "t"}
     values = [(n, bytearray(json.dumps(event, separators=(",", ":")).encode())) for n, event in enumerate([text, truncate])]
@@ -105,23 +113,44 @@ def test_each_event_is_decoded_by_the_schema_of_its_place(spark: SparkSession, s
         TableSchema("shop.t", (SourceColumn("w", "VARCHAR", 9), SourceColumn("k", "BIGINT")), ("k",), 200, renames=(("v", "w"),)),
     ]
     rows = [(50, {"k": 1}), (150, {"k": 2, "v": 7}), (250, {"k": 2**40, "w": "seven"})]
-    events = [{"op": "c", "before": None, "after": row, "source": {"file": "binlog.000000", "pos": pos, "row": 0}} for pos, row in rows]
+    events = [{"op": "c", "before": None, "after": row, "source": {"file": "binlog.000000", "pos": pos}} for pos, row in rows]
     records = spark.createDataFrame([(n, bytearray(json.dumps(event).encode())) for n, event in enumerate(events)], "offset bigint, value binary")
     lake = evolve.lake_columns(schemas)
     found = decode.changes(records, schemas, lake, span).orderBy("offset").select("after.k", "after.w").collect()
     assert [tuple(row) for row in found] == [(1, "5"), (2, "7"), (2**40, "seven")]
 
 
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("ALTER TABLE t ADD COLUMN v INT AS (k * 2) STORED", True),
+        ("ALTER TABLE t ADD v INT generated always as(k * 2)", True),
+        ("ALTER TABLE t ADD COLUMN v DECIMAL(9, 2) DEFAULT (1 + 1)", True),
+        ("ALTER TABLE t ADD COLUMN v INT COMMENT 'it\\'s default (1)', ADD INDEX ((CAST(k AS SIGNED)))", False),
+        ("ALTER TABLE t ADD COLUMN v INT COMMENT \"as ('1')\"", False),
+    ],
+)
+def test_a_column_that_a_statement_computes_is_known(statement: str, expected: bool) -> None:
+    """Debezium does not tell."""
+    columns = [{"name": name, "typeName": "INT", "length": None, "scale": None, "position": n} for n, name in enumerate("kv")]
+    change = {"type": "ALTER", "id": '"shop"."t"', "table": {"primaryKeyColumnNames": ["k"], "columns": columns}}
+    event = {"source": {"file": "binlog.000001", "pos": 4}, "ddl": statement, "tableChanges": [change]}
+    column = schemas([json.dumps(event).encode()])["shop.t"][0].column("v")
+    assert column is not None
+    assert column.generated is expected
+
+
 def test_schemas_are_read_from_schema_changes() -> None:
     """CREATE, then ALTER: two schemas with the position from which each is valid; columns in the table's order."""
 
-    def event(pos: int, kind: str, *columns: dict[str, Any]) -> bytes:
-        change = {"type": kind, "id": '"shop"."odd.name"', "table": {"primaryKeyColumnNames": ["k"], "columns": list(columns)}}
-        return json.dumps({"source": {"file": "binlog.000001", "pos": pos}, "tableChanges": [change]}).encode()
+    def event(pos: int, kind: str, *columns: dict[str, Any], snapshot: str = "false") -> bytes:
+        change = {"type": kind, "id": '"shop"."odd""name"', "table": {"primaryKeyColumnNames": ["k"], "columns": list(columns)}}
+        return json.dumps({"source": {"file": "binlog.000001", "pos": pos, "snapshot": snapshot}, "tableChanges": [change]}).encode()
 
     k = {"name": "k", "typeName": "INTEGER UNSIGNED", "length": None, "scale": None, "position": 1}
     v = {"name": "v", "typeName": "NUMERIC", "length": 12, "scale": 2, "position": 2}
-    found = schemas([event(4, "CREATE", k), event(900, "ALTER", v, k)])
-    first = TableSchema("shop.odd.name", (SourceColumn("k", "INT UNSIGNED"),), ("k",), Position("binlog.000001", 4).seq)
-    second = TableSchema("shop.odd.name", (SourceColumn("k", "INT UNSIGNED"), SourceColumn("v", "DECIMAL", 12, 2)), ("k",), Position("binlog.000001", 900).seq)
-    assert found == {"shop.odd.name": [first, second]}
+    found = schemas([event(4, "CREATE", k, snapshot="true"), event(900, "ALTER", v, k)])
+    first = TableSchema('shop.odd"name', (SourceColumn("k", "INT UNSIGNED"),), ("k",), Position("binlog.000001", 4).seq)
+    second = TableSchema('shop.odd"name', (SourceColumn("k", "INT UNSIGNED"), SourceColumn("v", "DECIMAL", 12, 2)), ("k",), Position("binlog.000001", 900).seq)
+    assert found == {'shop.odd"name': [first, second]}
+    assert [schema.created for schema in schemas([event(4, "CREATE", k)])['shop.odd"name']] == [True]
