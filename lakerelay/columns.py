@@ -18,5 +18,5 @@ COMMITTED_AT = "_committed_at"  # TIMESTAMP: of the event in the binlog; for row
 CHANGE = "_change"  # STRING: names the change, and is the key
 
 HISTORY = (OP, BEFORE, COMMITTED_AT, CHANGE)
-ADDED = (SEQ, PARTITION, KEY, SOFT_DELETED, *HISTORY)  # beside the columns of a source row
-RESERVED = (*ADDED, DELETED, SCHEMA, TABLE)
+ADDED = (SEQ, PARTITION, KEY, DELETED, SOFT_DELETED, *HISTORY)  # beside the columns of a source row
+RESERVED = (*ADDED, SCHEMA, TABLE)

@@ -50,8 +50,8 @@ def plan_relays(settings: Settings, tables: list[str], run: str, replace: bool) 
 
 def divide(settings: Settings, mysql: binlog.MySQL, tables: Sequence[SourceTable]) -> list[Piece]:
     """The tables as pieces of settings.relay.rows rows or so, biggest first; one without any key is a piece of its own."""
-    keyless = [Piece((table.name,), None, table.rows, exact=True) for table in tables if not (table.key or _declared_key(settings, table.name))]
-    keyed = [table for table in tables if table.name not in {name for piece in keyless for name in piece.tables}]
+    keyed = [table for table in tables if table.key or _declared_key(settings, table.name)]
+    keyless = [Piece((table.name,), None, table.rows, exact=True) for table in tables if table not in keyed]
     large = [table for table in keyed if table.rows > settings.relay.rows and ranges.can_split(table)]
     cut = [Piece((table.name,), part, rows) for table in large for part, rows in _cut(settings, mysql, table)]
     small = [table for table in keyed if table not in large]

@@ -118,7 +118,7 @@ def _together(parts: Sequence[DataFrame], schemas: Iterable[TableSchema], lake: 
     for schema in schemas:
         lake = evolve.lake_columns([schema], lake)
     assert lake is not None
-    more = [field for field in parts[0].schema if field.name not in lake.names and field.name in (SCHEMA, TABLE, *ADDED, DELETED)]
+    more = [field for field in parts[0].schema if field.name not in lake.names and field.name in (SCHEMA, TABLE, *ADDED)]
     return reduce(DataFrame.unionByName, (merge.shaped(part, T.StructType([*lake, *more])) for part in parts))
 
 
@@ -182,8 +182,8 @@ def _rows(
         since = next((number for number, each in reversed(list(enumerate(altered))) if _shape(each) == _shape(read)), None)
         chain = [read, *altered] if since is None else altered[since:]
         rows = stage.staged(spark, settings, same, source)
-        values = {name: F.col(f"`{name}`") for name in rows.columns if name not in (*ADDED, DELETED)}
-        parts.append(rows.select(*evolve.columns(values, chain, lake), *(name for name in (*ADDED, DELETED) if name in rows.columns and name != PARTITION)))
+        values = {name: F.col(f"`{name}`") for name in rows.columns if name not in ADDED}
+        parts.append(rows.select(*evolve.columns(values, chain, lake), *(name for name in ADDED if name in rows.columns and name != PARTITION)))
     return merge.partitioned(reduce(DataFrame.unionByName, parts), table.partition)
 
 

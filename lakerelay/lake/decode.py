@@ -53,10 +53,8 @@ def changes(
     parts = []
     by_place = placed(records)
     for number in valid:
-        after = F.col(SEQ) > schemas[number].seq if number != valid[0] else F.lit(True)
-        before = F.col(SEQ) <= schemas[number + 1].seq if number != valid[-1] else F.lit(True)
         # Other records are not parsed, whichever of its filters Spark looks at first.
-        mine = by_place.withColumn("value", F.when(after & before, F.col("value"))).where(F.col("value").isNotNull())
+        mine = by_place.withColumn("value", F.when(is_under(F.col(SEQ), schemas, number), F.col("value"))).where(F.col("value").isNotNull())
         parts.append(_changes(mine, schemas[number:], lake, given, history))
     return reduce(DataFrame.unionByName, parts)
 
@@ -82,6 +80,13 @@ def fits(schema: TableSchema) -> Column:
 def is_truncate() -> Column:
     """Whether a record of the stream is a TRUNCATE; within a text of a row the quotes would be escaped."""
     return F.instr(F.col("value").cast("string"), '"op":"t"') > 0
+
+
+def is_under(place: Column, schemas: Sequence[TableSchema], number: int) -> Column:
+    """Whether a record at this place has that one of `schemas`; the first is valid before itself too."""
+    after = place > schemas[number].seq if number else F.lit(True)
+    before = place <= schemas[number + 1].seq if number + 1 < len(schemas) else F.lit(True)
+    return after & before
 
 
 def _is_valid(schemas: Sequence[TableSchema], number: int, first: int, last: int) -> bool:

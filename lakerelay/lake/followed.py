@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 
 from lakerelay.capture import topics
 from lakerelay.capture.progress import TableRecord
-from lakerelay.columns import ADDED, DELETED, KEY, SEQ, SOFT_DELETED
+from lakerelay.columns import ADDED, KEY, SEQ, SOFT_DELETED
 from lakerelay.config import Settings, Table
 from lakerelay.errors import DecodeError, LakeError, SchemaChangeError, SettingsError
 from lakerelay.lake import assemble, decode, evolve, merge, quarantine, store, topic
@@ -242,4 +242,4 @@ def taken_up(settings: Settings, name: str, schemas: Sequence[TableSchema]) -> T
 
 def _added(rows: DataFrame) -> list[T.StructField]:
     """Those of the columns that lakerelay adds which a commit is given."""
-    return [field for field in rows.schema if field.name in (*ADDED, DELETED) and field.name != KEY]
+    return [field for field in rows.schema if field.name in ADDED and field.name != KEY]

@@ -20,8 +20,7 @@ def upserts(changes: DataFrame, table: LakeTable, standing: DataFrame | None) ->
         return partitioned(history(changes), table.partition)
     if table.reads_standing:
         return _over(changes, table, standing)
-    rows = latest_per_key(changes, table.key, table.partition, table.key_may_change)
-    return _marked(rows) if table.soft_delete else rows
+    return _marked(latest_per_key(changes, table.key, table.partition, table.key_may_change), table)
 
 
 def latest_per_key(changes: DataFrame, key: Sequence[str], partition: str | None, key_may_change: bool = False) -> DataFrame:
@@ -60,8 +59,7 @@ def loaded(changes: DataFrame, table: LakeTable) -> DataFrame:
         newest = changes.where("op != 't'").withColumn("_rank", F.row_number().over(order)).where("_rank = 1")
         rows = history(newest).withColumn(DELETED, F.col(OP) == "d").withColumn(OP, F.lit("r")).withColumn(BEFORE, F.lit(None).cast("string"))
         return partitioned(rows, table.partition)
-    rows = partitioned(latest_per_key(changes, table.key, None, table.key_may_change), table.partition)
-    return _marked(rows) if table.soft_delete else rows
+    return _marked(partitioned(latest_per_key(changes, table.key, None, table.key_may_change), table.partition), table)
 
 
 def history(changes: DataFrame) -> DataFrame:
@@ -140,9 +138,9 @@ def _newest(candidates: DataFrame, key: Sequence[str]) -> DataFrame:
     return ranked.where("_rank = 1").drop("_rank", "_offset", "_leaves")
 
 
-def _marked(rows: DataFrame) -> DataFrame:
-    """Deletions as marks."""
-    return rows.withColumns({SOFT_DELETED: F.col(DELETED), DELETED: F.lit(False)})
+def _marked(rows: DataFrame, table: LakeTable) -> DataFrame:
+    """Deletions as marks, where the table keeps deleted rows."""
+    return rows.withColumns({SOFT_DELETED: F.col(DELETED), DELETED: F.lit(False)}) if table.soft_delete else rows
 
 
 def _over(changes: DataFrame, table: LakeTable, standing: DataFrame | None) -> DataFrame:
@@ -154,8 +152,7 @@ def _over(changes: DataFrame, table: LakeTable, standing: DataFrame | None) -> D
     rows = _patched(candidates, table.key) if table.kind == "patch" else _newest(candidates, table.key).withColumn("_fresh", F.lit(True))
     names = [name for name in rows.columns if name not in (SEQ, DELETED, "_fresh")]
     if standing is None:
-        rows = partitioned(rows.drop("_fresh"), table.partition)
-        return _marked(rows) if table.soft_delete else rows
+        return _marked(partitioned(rows.drop("_fresh"), table.partition), table)
     there = _joined(standing, F.broadcast(rows), table.key, "left_semi")
     there = there.select(*(F.col(f"`{name}`") for name in table.key), F.struct(*(F.col(f"`{name}`") for name in there.columns)).alias("_there"))
     joined = _joined(rows, there, table.key, "left", "_there")
@@ -167,8 +164,7 @@ def _over(changes: DataFrame, table: LakeTable, standing: DataFrame | None) -> D
         return F.when(counts, F.coalesce(column, F.col("_there")[name])).otherwise(column).alias(name) if patched else column
 
     merged = partitioned(joined.select(*map(value, names), SEQ, DELETED, "_there"), table.partition)
-    result = merged.drop("_there")
-    result = _marked(result) if table.soft_delete else result
+    result = _marked(merged.drop("_there"), table)
     if not table.partition:
         return result
     moved = merged.where(F.col("_there").isNotNull() & ~F.col("_there")[PARTITION].eqNullSafe(F.col(PARTITION)))

@@ -44,9 +44,7 @@ def unreadable(records: DataFrame, schemas: Sequence[TableSchema]) -> DataFrame:
     placed = records.withColumn("_place", decode.place_or_null())
     bad = [placed.where("_place is null").withColumn("reason", F.lit("It is not an event with a place in the binlog."))]
     for number, schema in enumerate(schemas):
-        after = F.col("_place") > schema.seq if number else F.lit(True)
-        before = F.col("_place") <= schemas[number + 1].seq if number + 1 < len(schemas) else F.lit(True)
-        mine = placed.where("_place is not null").where(after & before)
+        mine = placed.where("_place is not null").where(decode.is_under(F.col("_place"), schemas, number))
         bad.append(mine.where(~decode.fits(schema)).withColumn("reason", F.lit(f"It does not fit the table's columns as of _seq {schema.seq}.")))
     return reduce(DataFrame.unionByName, bad).drop("_place")
 

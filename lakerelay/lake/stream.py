@@ -50,20 +50,22 @@ def stream_changes(spark: SparkSession, settings: Settings, stop: threading.Even
     ):
         while not stop.is_set():
             _take_up(settings, progress, schema_topic.read(), pool)
-            loads = _loads(settings, progress.read())
+            state = progress.read()
+            loads = _loads(settings, state)
             if not loads:
                 log.info("stream waiting reason='no table is loaded yet'")
                 _until(lambda: stop.is_set() or bool(_take_up(settings, progress, schema_topic.read(), pool) or _loads(settings, progress.read())))
                 continue
-            followed = _followed(spark, settings, progress.read())
-            batches = _Batches(settings, schema_topic, progress, pool, followed)
-            _replay(progress, batches.learnt())
+            batches = _Batches(settings, schema_topic, progress, pool, _followed(spark, settings, state))
+            if requests := _requested(state):
+                _replay(progress, batches.learnt(), requests)
             query = batches.start(spark)
             while not (stop.is_set() or query.awaitTermination(_POLL)):
                 progress_of_query(query, batches, progress)
                 if os.getppid() != parent:
                     raise LakerelayError("The program that started this driver is gone.", safe="What is committed stands.", todo="Start the stream again.")
-                if _loads(settings, progress.read()) != loads or _requested(progress.read()):
+                state = progress.read()
+                if batches.ended or _loads(settings, state) != loads or _requested(state):
                     break
             batches.stop(query)
             progress_of_query(query, batches, progress)
@@ -74,9 +76,14 @@ def _until(condition: Any) -> None:
         time.sleep(_POLL)
 
 
+def _loading(settings: Settings, state: State) -> set[str]:
+    """Tables of the lake into which a load is on its way."""
+    return {settings.lake_table(record.table) for record in state.tables.values() if record.state == "planned"}
+
+
 def _loads(settings: Settings, state: State) -> dict[str, str]:
-    """Loaded table → its load; none whose table in the lake is being loaded, which has one writer at a time."""
-    loading = {settings.lake_table(record.table) for record in state.tables.values() if record.state == "planned"}
+    """Loaded table → its load; none whose table in the lake is being loaded."""
+    loading = _loading(settings, state)
     loaded = [record for record in state.tables.values() if record.state == "loaded"]
     return {record.table: record.load for record in loaded if settings.lake_table(record.table) not in loading}
 
@@ -114,21 +121,25 @@ def _take_up(settings: Settings, progress: Progress, captured: Mapping[str, Sequ
 
     The query starts anew with them, as it does with tables that were loaded.
     """
-    known = progress.read().tables
-    created = [name for name, schemas in captured.items() if name not in known and settings.table(name) and any(schema.created for schema in schemas)]
-    for record in pool.map(lambda name: taken_up(settings, name, captured[name]), created):
-        progress.write(record)
-    return created
+    state = progress.read()
+    loading = _loading(settings, state)
+    created: dict[str, list[str]] = {}  # of each table of the lake, which has one writer at a time
+    for name, schemas in captured.items():
+        if name not in state.tables and settings.table(name) and any(schema.created for schema in schemas) and settings.lake_table(name) not in loading:
+            created.setdefault(settings.lake_table(name), []).append(name)
+    for records in pool.map(lambda names: [taken_up(settings, name, captured[name]) for name in names], created.values()):
+        progress.write(*records)
+    return [name for names in created.values() for name in names]
 
 
 def _requested(state: State) -> list[ReplayRecord]:
     return [record for record in state.replays.values() if not record.answered_at]
 
 
-def _replay(progress: Progress, followed: list[Followed]) -> None:
+def _replay(progress: Progress, followed: list[Followed], requests: list[ReplayRecord]) -> None:
     """Answer what `lakerelay replay` has asked for."""
     sources = {source.name: (each, source) for each in followed for source in each.sources}
-    for request in _requested(progress.read()):
+    for request in requests:
         try:
             if request.table not in sources:
                 raise LakeError("The stream does not follow this table.", safe="Nothing was changed.", todo="Load it first.", table=request.table)
@@ -151,8 +162,9 @@ class _Batches:
         self._settings, self._schema_topic, self._progress, self._pool = settings, schema_topic, progress, pool
         self.followed = followed
         self.newest = StreamRecord(-1, time.time(), {})
+        self.left_out: int | None = None  # the micro-batch that came when the query was to end
         self._writing = threading.Lock()
-        self._stopping = False
+        self.ended = False
         self._error: BaseException | None = None
         self._number = -1
 
@@ -182,9 +194,10 @@ class _Batches:
 
     def stop(self, query: StreamingQuery) -> None:
         """End the query between two micro-batches. Raises what a micro-batch raised."""
-        with self._writing:
-            self._stopping = True
-            query.stop()
+        self.ended = True
+        with self._writing:  # a micro-batch that is being written is finished,
+            pass
+        query.stop()  # and the lock is free: this waits for a micro-batch that was handed over since, which is left out
         if self._error:
             raise self._error
         if problem := query.exception():
@@ -192,7 +205,8 @@ class _Batches:
 
     def _apply(self, batch: DataFrame, number: int) -> None:
         with self._writing:
-            if self._stopping:
+            if self.ended:
+                self.left_out = number
                 return
             try:
                 self._write(batch, number)
@@ -218,7 +232,9 @@ class _Batches:
             self._number = number
             work = [(each, {source.name: by_topic[source.topic] for source in each.sources if source.topic in by_topic}) for each in self.followed]
             self._write_tables([(each, batch, count) for each, count in work if count or any(map(each.altered, each.sources))])
-            _take_up(self._settings, self._progress, self._captured, self._pool)
+            # A table that was taken up may be a part of one that is followed, whose newest commit is another then.
+            if _take_up(self._settings, self._progress, self._captured, self._pool):
+                self.ended = True
         finally:
             batch.unpersist()
 
@@ -254,7 +270,7 @@ class _Batches:
 def progress_of_query(query: StreamingQuery, batches: _Batches, progress: Progress) -> None:
     """Record the newest finished micro-batch: per table the next offset, the lag in offsets, the newest commit."""
     newest = query.lastProgress
-    if not newest or newest["batchId"] == batches.newest.batch or not newest["sources"][0]["endOffset"]:
+    if not newest or newest["batchId"] in (batches.newest.batch, batches.left_out) or not newest["sources"][0]["endOffset"]:
         return
     source = newest["sources"][0]
     tables = {}
