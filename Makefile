@@ -56,10 +56,6 @@ demo: $(READY) ## Load TPC-H from MySQL into Hudi while it is written to, throug
 test: $(READY) ## Run the tests, on real servers that they start themselves
 	@.venv/bin/pytest $(ARGS)
 
-.PHONY: test-long
-test-long: $(READY) ## Run Debezium's SQL corpus and random histories, by relay and by stream
-	@.venv/bin/pytest -m long $(ARGS)
-
 .PHONY: lint
 lint: $(READY) ## Check style and types
 	@.venv/bin/ruff check .

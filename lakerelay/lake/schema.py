@@ -128,6 +128,11 @@ def _timestamp(value: Column) -> Column:
     return F.nullif(value.cast("timestamp"), F.lit("1970-01-01").cast("timestamp"))
 
 
+def _float(column: SourceColumn) -> Mapping:
+    """FLOAT(25) is a DOUBLE, FLOAT(25, 2) is not."""
+    return Mapping(T.DoubleType() if column.scale is None and (column.length or 0) > 24 else T.FloatType())
+
+
 def _shape(value: Column) -> Column:
     """MySQL's spatial reference 0 comes as none."""
     return F.when(value.isNotNull(), F.struct(F.coalesce(value["srid"], F.lit(0)).alias("srid"), value["wkb"].alias("wkb")))
@@ -145,7 +150,7 @@ _MAPPINGS: dict[str, Mapping | Callable[[SourceColumn], Mapping]] = {
     **dict.fromkeys(["INT UNSIGNED", "BIGINT"], _LONG),
     "BIGINT UNSIGNED": Mapping(T.DecimalType(20, 0)),
     **dict.fromkeys(["DECIMAL", "DECIMAL UNSIGNED"], _decimal),
-    **dict.fromkeys(["FLOAT", "FLOAT UNSIGNED"], Mapping(T.FloatType())),
+    **dict.fromkeys(["FLOAT", "FLOAT UNSIGNED"], _float),
     **dict.fromkeys(["DOUBLE", "DOUBLE UNSIGNED"], Mapping(T.DoubleType())),
     "BIT": _bit,
     "DATE": Mapping(T.IntegerType(), lambda value: F.nullif(F.date_from_unix_date(value), F.lit(ZERO_DATE).cast("date")), T.DateType()),
@@ -161,16 +166,36 @@ _MAPPINGS: dict[str, Mapping | Callable[[SourceColumn], Mapping]] = {
     **dict.fromkeys(["VARBINARY", "TINYBLOB", "BLOB", "MEDIUMBLOB", "LONGBLOB"], _BYTES),
     **dict.fromkeys(["GEOMETRY", "POINT", "LINESTRING", "POLYGON", "MULTIPOINT", "MULTILINESTRING", "MULTIPOLYGON", "GEOMETRYCOLLECTION"], _SHAPE),
 }
+# As statements may name them; a table that is read has MySQL's own names.
 _ALIASES = {
+    "INT1": "TINYINT",
+    "INT2": "SMALLINT",
+    "INT3": "MEDIUMINT",
+    "MIDDLEINT": "MEDIUMINT",
+    "INT4": "INT",
     "INTEGER": "INT",
+    "INT8": "BIGINT",
     "NUMERIC": "DECIMAL",
     "DEC": "DECIMAL",
     "FIXED": "DECIMAL",
+    "FLOAT8": "DOUBLE",
     "REAL": "DOUBLE",
     "DOUBLE PRECISION": "DOUBLE",
     "CHARACTER": "CHAR",
     "NCHAR": "CHAR",
+    "NATIONAL CHAR": "CHAR",
+    "NATIONAL CHARACTER": "CHAR",
     "NVARCHAR": "VARCHAR",
+    "NATIONAL VARCHAR": "VARCHAR",
+    "NCHAR VARCHAR": "VARCHAR",
+    "NCHAR VARYING": "VARCHAR",
+    "NATIONAL CHAR VARYING": "VARCHAR",
+    "NATIONAL CHARACTER VARYING": "VARCHAR",
+    "CHAR VARYING": "VARCHAR",
+    "CHARACTER VARYING": "VARCHAR",
+    "LONG": "MEDIUMTEXT",
+    "LONG VARCHAR": "MEDIUMTEXT",
+    "LONG VARBINARY": "MEDIUMBLOB",
     "GEOMCOLLECTION": "GEOMETRYCOLLECTION",
 }
 
@@ -198,7 +223,7 @@ def _unsupported(table: str, column: SourceColumn, why: str) -> DecodeError:
 
 def _plain_type(name: str) -> str:
     base = name.upper().removesuffix(" ZEROFILL").removesuffix(" SIGNED")
-    stem = base.removesuffix(" UNSIGNED")
+    stem = base.removesuffix(" UNSIGNED").removesuffix(" BINARY")  # VARCHAR(9) BINARY is compared by its bytes
     unsigned = " UNSIGNED" if "UNSIGNED" in base or "ZEROFILL" in name.upper() else ""  # ZEROFILL implies it
     return _ALIASES.get(stem, stem) + unsigned
 

@@ -179,14 +179,17 @@ def _microseconds(_: Column, value: str) -> int:
 
 
 def _json(_: Column, value: str) -> str:
-    """Without blanks between tokens, numbers without exponent; else the text that MySQL prints."""
+    """Without blanks between tokens, numbers without exponent, whole ones up to 2^64 with all digits of the double; else the text that MySQL prints."""
     return "".join(_json_token(token) for token in _JSON_TOKEN.findall(value))
 
 
 def _json_token(token: str) -> str:
     if token.isspace():
         return ""
-    return f"{Decimal(token):f}" if token[0] in "-0123456789" and "e" in token.lower() else token
+    if token[0] not in "-0123456789" or "e" not in token.lower():
+        return token
+    double = float(token)
+    return str(int(double)) if double.is_integer() and abs(double) < 2**64 else f"{Decimal(token):f}"
 
 
 _FROM_TEXT: dict[str, Callable[[Column, str], Any]] = {

