@@ -56,6 +56,10 @@ demo: $(READY) ## Load TPC-H from MySQL into Hudi while it is written to, throug
 test: $(READY) ## Run the tests, on real servers that they start themselves
 	@.venv/bin/pytest $(ARGS)
 
+.PHONY: faults
+faults: $(READY) ## Break things while tables are streamed, and write docs/faults.md
+	@LAKERELAY_TEST_WRITE=1 .venv/bin/pytest -m fault tests/faults $(ARGS)
+
 .PHONY: lint
 lint: $(READY) ## Check style and types
 	@.venv/bin/ruff check .

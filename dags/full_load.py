@@ -39,7 +39,7 @@ def preflight() -> None:
 def fix_position() -> str:
     from lakerelay.capture.position import fix_position
 
-    return str(fix_position(settings))
+    return str(fix_position(settings, begin_anew=get_current_context()["params"]["replace"]))
 
 
 @task

@@ -11,6 +11,7 @@
     ├── DecodeError          an event does not fit the table's schema
     │   └── SchemaChangeError    a table was altered in a way that its lake table cannot follow
     ├── LakeError            a Hudi table is not in the state that it must be in
+    │   └── CommitConflictError  another program has written to it meanwhile             (retryable)
     ├── WriterFencedError    a newer driver of the same pipeline has taken over
     └── VerifyError          lake and source differ
 
@@ -71,6 +72,10 @@ class SchemaChangeError(DecodeError):
 
 class LakeError(LakerelayError):
     pass
+
+
+class CommitConflictError(LakeError):
+    retryable = True
 
 
 class WriterFencedError(LakerelayError):

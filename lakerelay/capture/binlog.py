@@ -125,6 +125,13 @@ def position(mysql: MySQL) -> Position:
     return Position(file=row[0], pos=int(row[1]), gtids=(row[4] or "").replace("\n", "") or None)
 
 
+def first_file(mysql: MySQL) -> str:
+    """The oldest file of the binlog that the server still has."""
+    with mysql.cursor() as cursor:
+        cursor.execute("SHOW BINARY LOGS")
+        return str(cursor.fetchall()[0][0])
+
+
 @contextmanager
 def locked(mysql: MySQL, tables: Iterable[str], attempts: int = 10) -> Iterator[Position]:
     """A position up to which every change of `tables` (database.table) is to be seen by whoever reads them from now on; no more come within.

@@ -110,12 +110,15 @@ class Connector:
         """Restart it and its task if they failed."""
         self._call("POST", "/restart?includeTasks=true&onlyFailed=true")
 
+    def forget(self) -> None:
+        """Stop it, and remove the offsets that Connect keeps: resumed, it begins anew. Nothing happens when it does not exist."""
+        if self.config() is not None:
+            self.stop()
+            self._call("DELETE", "/offsets")
+
     def delete(self) -> None:
         """Remove it with its offsets; nothing happens when it does not exist."""
-        if self.config() is None:
-            return
-        self.stop()
-        self._call("DELETE", "/offsets")
+        self.forget()
         self._call("DELETE", "", missing_ok=True)
 
     def validate(self, config: dict[str, str]) -> list[str]:

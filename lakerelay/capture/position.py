@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import dataclass
 
 from lakerelay.capture import binlog, bodies, oversize, source, topics
 from lakerelay.capture.binlog import Position
@@ -15,44 +16,89 @@ log = logging.getLogger(__name__)
 _SECONDS = 300.0  # for Debezium to read the schemas of the whole server
 
 
-def fix_position(settings: Settings) -> Position:
+def fix_position(settings: Settings, begin_anew: bool = False) -> Position:
     """Have the capture connector run over all tables of the settings; return the position since which it holds every change.
 
-    Called again it changes nothing but the connector's list of tables. Raises ConnectError with the task's trace, SourceError when
+    Called again it changes nothing but the connector's list of tables. `begin_anew`: where changes are lost, for the binlog no longer has them, capture
+    begins at the binlog's end; the stream stops the tables that miss them. Raises ConnectError with the task's trace, SourceError when changes are lost or
     the pipeline was begun on another server.
     """
+    connector = Connector(settings, bodies.capture_name(settings))
+    stored = connector.position()  # before the binlog's end is asked for, which is behind it then
     with binlog.connect(settings) as mysql:
         tables = source.tables(mysql, settings)
-        uuid = binlog.server(mysql).uuid
+        here = _Server(binlog.server(mysql).uuid, binlog.first_file(mysql), binlog.position(mysql))
     with Progress(settings) as progress:
         recorded = progress.read().position
-        if recorded and recorded.server_uuid != uuid:
-            raise SourceError(
-                "The source is another server than the one the position was fixed on.",
-                todo="Point the settings at that server, or begin a new pipeline with another name.",
-                server_uuid=uuid,
-                recorded=recorded.server_uuid,
-            )
+        if recorded:
+            stored = stored or recorded.position
+            _require_same_server(recorded, stored, here)
+            if Position(here.first_file, 0) > stored:
+                _begin_anew(connector, stored, here, begin_anew)
+                recorded = None
         _create_topics(settings, [table.name for table in tables])
-        connector = Connector(settings, bodies.capture_name(settings))
         _apply(settings, connector, bodies.capture(settings, tables), recorded)
         try:
             _start(connector)
         except ConnectError as error:
             raise oversize.named(settings, error, [table.name for table in tables]) from error
-        stored = _stored_position(connector)
+        captured_up_to = _stored_position(connector)
         if recorded is None:
-            recorded = PositionRecord(stored, uuid, time.time())
+            recorded = PositionRecord(captured_up_to, here.uuid, time.time())
             progress.write(recorded)
-    log.info("position fixed position=%s gtids=%s captured_up_to=%s tables=%d", recorded.position, recorded.position.gtids or "off", stored, len(tables))
+    log.info(
+        "position fixed position=%s gtids=%s captured_up_to=%s tables=%d", recorded.position, recorded.position.gtids or "off", captured_up_to, len(tables)
+    )
     return recorded.position
+
+
+@dataclass(frozen=True)
+class _Server:
+    """The binlog as it is now."""
+
+    uuid: str
+    first_file: str
+    end: Position
+
+
+def _require_same_server(recorded: PositionRecord, stored: Position, here: _Server) -> None:
+    if recorded.server_uuid != here.uuid:
+        raise SourceError(
+            "The source is another server than the one the position was fixed on.",
+            safe="The lake stands as it is.",
+            todo="Point the settings at that server, or begin a new pipeline with another name.",
+            server_uuid=here.uuid,
+            recorded=recorded.server_uuid,
+        )
+    if here.end < stored:
+        raise SourceError(
+            "The binlog ends before the position up to which it was captured: it was reset, or the server restored from a backup.",
+            safe="The lake stands as it is.",
+            todo="Begin a new pipeline with another name, and load its tables: positions here would no longer be in order.",
+            end=str(here.end),
+            captured=str(stored),
+        )
+
+
+def _begin_anew(connector: Connector, stored: Position, here: _Server, allowed: bool) -> None:
+    facts = {"needed": str(stored), "first_file": here.first_file}
+    if not allowed:
+        raise SourceError(
+            "The server no longer has the binlog from where capture must go on: changes are lost.",
+            safe="The lake stands as it is, behind the source.",
+            todo="Trigger full_load with replace set for all tables: capture begins anew, and every table is loaded again.",
+            **facts,
+        )
+    log.warning("capture begins anew needed=%s first_file=%s", *facts.values())
+    connector.forget()
 
 
 def _create_topics(settings: Settings, tables: list[str]) -> None:
     """All of them before the first change, so that the stream can subscribe to a table that has had none yet."""
     prefix = topics.capture_prefix(settings)
     forever = dict.fromkeys([prefix, topics.notifications(prefix), topics.history(prefix)], topics.UNTIL_DELETED)
-    topics.create(settings, dict.fromkeys([topics.data(prefix, table) for table in tables], topics.SEVEN_DAYS) | forever)
+    passing = [topics.heartbeat(prefix), *(topics.data(prefix, table) for table in tables)]
+    topics.create(settings, dict.fromkeys(passing, topics.SEVEN_DAYS) | forever)
 
 
 def _apply(settings: Settings, connector: Connector, config: dict[str, str], recorded: PositionRecord | None) -> None:

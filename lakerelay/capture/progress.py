@@ -68,7 +68,7 @@ class TableRecord:
     load: str
     requested_by: str  # the run that planned this load
     relays: tuple[str, ...]
-    state: str = "planned"  # planned | loaded | stopped (loaded, but its changes can no longer be applied: `error`)
+    state: str = "planned"  # planned | loaded | stopped (its changes can no longer be applied, or its load cannot be finished: `error`)
     error: str = ""
     offset: int = 0  # end of the table's capture topic when the load was planned: no change after a relay's low position stands before it
     rows: int = 0
@@ -153,6 +153,10 @@ class StreamRecord:
     @property
     def key(self) -> str:
         return self.kind
+
+
+def _is_fenced(error: KafkaError) -> bool:
+    return error.code() in _FENCED or (error.code() == KafkaError._FATAL and "fence" in error.str().lower())
 
 
 _FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
@@ -241,12 +245,14 @@ class Progress:
             if self._role:
                 self._producer.begin_transaction()
             for record in records:
-                self._producer.produce(self._topic, key=record.key, value=_RECORDS[record.kind].dump_json(record), on_delivery=delivered)
+                # A transaction's end tells of its failures; a callback beside it is called with an exception of the client's own under way.
+                told = None if self._role else delivered
+                self._producer.produce(self._topic, key=record.key, value=_RECORDS[record.kind].dump_json(record), on_delivery=told)
             missing = self._producer.flush(self._timeout)
             if self._role:
                 self._producer.commit_transaction(self._timeout)
         except (KafkaException, BufferError) as error:
-            if self._role and isinstance(error, KafkaException) and error.args[0].code() in _FENCED:
+            if self._role and isinstance(error, KafkaException) and _is_fenced(error.args[0]):
                 raise WriterFencedError(
                     "Another program has taken over.", safe="What is committed stands.", todo="Leave the newer one running, or stop it first.", role=self._role
                 ) from error

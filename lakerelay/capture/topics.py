@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
@@ -40,6 +40,11 @@ def data(prefix: str, table: str) -> str:
 
 def notifications(prefix: str) -> str:
     return f"{prefix}.notifications"
+
+
+def heartbeat(prefix: str) -> str:
+    """Debezium writes to it while it hears from MySQL, changes or none: with the settings in connect/capture.json every 15 s."""
+    return f"__debezium-heartbeat.{prefix}"
 
 
 def history(prefix: str) -> str:
@@ -98,6 +103,22 @@ def bounds(settings: Settings, names: Iterable[str]) -> dict[str, tuple[int, int
         raise _error(settings, "Kafka's offsets cannot be read.", error) from error
     finally:
         consumer.close()
+
+
+def described(settings: Settings, names: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Topic → the id that Kafka gave it when it was made, and its number of partitions; without topics that are not there."""
+    if not (wanted := sorted(set(names))):
+        return {}
+    admin, found = _admin(settings), {}
+    for name, future in admin.describe_topics(TopicCollection(wanted), request_timeout=_SECONDS).items():
+        try:
+            topic = future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise _error(settings, "Kafka's topics cannot be read.", error) from error
+        else:
+            found[name] = (str(topic.topic_id), len(topic.partitions))
+    return found
 
 
 def _admin(settings: Settings) -> AdminClient:

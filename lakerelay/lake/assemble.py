@@ -16,7 +16,7 @@ from lakerelay.capture.binlog import Position
 from lakerelay.capture.progress import RelayRecord, TableRecord
 from lakerelay.columns import ADDED, DELETED, PARTITION, SCHEMA, SEQ, TABLE
 from lakerelay.config import Settings
-from lakerelay.errors import LakeError, RelayError
+from lakerelay.errors import LakeError, RelayError, SourceError
 from lakerelay.lake import decode, evolve, merge, stage, store
 from lakerelay.lake.schema import TableSchema
 from lakerelay.lake.store import Commit, LakeTable, Reached
@@ -25,10 +25,11 @@ from lakerelay.lake.topic import read_schemas, records
 
 @dataclass(frozen=True)
 class Whole:
-    """`rows` as `store.load` takes them; `offset`: of the capture topic, behind the changes that they hold."""
+    """`rows` as `store.load` takes them; `offset`: of the capture topic with the id `topic`, behind the changes that they hold."""
 
     rows: DataFrame
     offset: int
+    topic: str
     count: int
     partitions: int
 
@@ -64,7 +65,9 @@ def write(
         }
         buckets = table.buckets or store.buckets_for(sum(whole.count for whole in wholes.values()), max(whole.partitions for whole in wholes.values()))
         sources = {
-            record.table: Reached(record.load, window(relays[record.table])[1].seq, schemas[record.table].seq, wholes[record.table].offset)
+            record.table: Reached(
+                record.load, window(relays[record.table])[1].seq, schemas[record.table].seq, wholes[record.table].offset, wholes[record.table].topic
+            )
             for record in records
         }
         return _commit(spark, table, [whole.rows for whole in wholes.values()], schemas, sources, buckets, standing)
@@ -147,6 +150,7 @@ def _assembled(
     partitions = rows.select(PARTITION).distinct().count() if table.partition else 1
     topic = topics.data(topics.capture_prefix(settings), record.table)
     captured = decode.placed(records(spark, settings, topic, record.offset)).where(F.col(SEQ) <= high.seq).persist()
+    identity, _ = topics.described(settings, [topic])[topic]
     try:
         within = F.col(SEQ) > low.seq
         last, missing, emptied = captured.agg(F.max("offset"), F.count_if(within), F.max(F.when(within & decode.is_truncate(), F.col("offset")))).collect()[0]
@@ -158,7 +162,7 @@ def _assembled(
             later = captured.where(within & (F.col(SEQ) > made_anew) & (F.col("offset") > (-1 if emptied is None else emptied)))
             changes = decode.changes(later, schemas, lake, constants=table.constants(record.table))
             rows = merge.brought_up(base, merge.loaded(changes, table), table)
-        yield Whole(rows, record.offset if last is None else last + 1, found, partitions)
+        yield Whole(rows, record.offset if last is None else last + 1, identity, found, partitions)
     finally:
         captured.unpersist()
 
@@ -196,7 +200,17 @@ def _valid_within(settings: Settings, table: str, relays: Sequence[RelayRecord])
     low, high = window(relays)
     known = [each for each in read_schemas(settings, topics.capture_prefix(settings)).get(table, []) if each.seq <= high.seq]
     before = [each for each in known if each.seq <= low.seq]
-    return before[-1:] + known[len(before) :]
+    within = known[len(before) :]
+    if any(each.captured_anew for each in within):
+        raise SourceError(
+            "Capture lost its position and began anew while the table was read: changes in between are missing.",
+            safe="Nothing of this table was written to the lake.",
+            todo="Run full_load for this table with replace set.",
+            table=table,
+            low=str(low),
+            high=str(high),
+        )
+    return before[-1:] + within
 
 
 def _read_under(settings: Settings, table: str, relay: RelayRecord) -> TableSchema:

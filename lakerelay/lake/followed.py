@@ -60,6 +60,11 @@ class Followed:
     def offset(self, source: Source) -> int:
         return self.commit.sources[source.name].offset
 
+    def next(self, source: Source) -> tuple[int, str]:
+        """The offset to apply next, and the id of the topic that it belongs to."""
+        reached = self.commit.sources[source.name]
+        return reached.offset, reached.topic
+
     def altered(self, source: Source) -> list[TableSchema]:
         """The schemas that the lake's columns do not follow yet."""
         return [schema for schema in source.schemas if schema.seq > self.commit.sources[source.name].schema]
@@ -132,6 +137,15 @@ class Followed:
 
     def _follow(self, source: Source, altered: list[TableSchema]) -> None:
         table = self.table
+        if any(schema.captured_anew for schema in altered):
+            raise SchemaChangeError(
+                "Capture lost its position and began anew: changes in between are missing.",
+                safe="The table stands in the lake as it was before.",
+                todo="Run full_load for it with replace set.",
+                table=source.name,
+                reached=self.commit.sources[source.name].schema,
+                began=next(schema.seq for schema in altered if schema.captured_anew),
+            )
         if self._entry(source).on_schema_change == "stop":
             raise SchemaChangeError(
                 "A table was altered, and its settings say to stop then.",
@@ -229,10 +243,11 @@ def taken_up(settings: Settings, name: str, schemas: Sequence[TableSchema]) -> T
     captured = topics.data(topics.capture_prefix(settings), name)
     topics.create(settings, {captured: topics.SEVEN_DAYS})
     first, _ = topics.bounds(settings, [captured])[captured]
+    identity, _ = topics.described(settings, [captured]).get(captured, ("", 1))  # made a moment ago: not every broker may know it
     try:
         table = store.lake_table(settings, name, created[-1].key)
         schema = replace(created[0 if table.history else -1], emptied=True)  # changes from before it are of another table of this name
-        commit = assemble.write_empty(SparkSession.active(), name, schema, table, Reached(record.load, schema.seq, schema.seq, first))
+        commit = assemble.write_empty(SparkSession.active(), name, schema, table, Reached(record.load, schema.seq, schema.seq, first, identity))
     except (DecodeError, LakeError, SettingsError) as error:
         log.warning("table not taken up table=%s %s", name, error)
         return replace(record, state="stopped", error=str(error))

@@ -18,7 +18,8 @@ def tables(description: str | None) -> tuple[str, ...]:
 def run(main: Callable[[], None]) -> None:
     """Run a job with its log on standard output, where Airflow reads it; a LakerelayError ends it with its message and status 1."""
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s", force=True)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    for chatty in ("py4j", "httpx"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         main()
     except LakerelayError as error:

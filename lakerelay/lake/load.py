@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from lakerelay.capture import topics
 from lakerelay.capture.progress import Progress, RelayRecord, State, TableRecord
 from lakerelay.config import Settings
-from lakerelay.errors import RelayError
+from lakerelay.errors import DecodeError, RelayError, SourceError
 from lakerelay.lake import assemble, stage, store
 from lakerelay.lake.topic import read_schemas
 
@@ -92,7 +92,7 @@ class _Work:
                         self.futures[relay.id, record.table] = self.pool.submit(self._stage, relay, record.table)
                     staged.append(self.futures.get((relay.id, record.table)))
             if all(future and future.done() and not future.exception() for future in staged) and ("", name) not in self.futures:
-                self.futures["", name] = self.pool.submit(self._load, records, state)
+                self.futures["", name] = self.pool.submit(self._try, records, state)
 
     def _lake_table(self, record: TableRecord) -> str:
         return self.settings.lake_table(record.table)
@@ -109,6 +109,14 @@ class _Work:
         schema = read_schemas(self.settings, relay.schema_topic)[table][-1]
         stage.stage(self.spark, self.settings, relay, table, store.lake_table(self.settings, table, schema.key), schema)
         _log("relay staged relay=%s table=%s", (relay.id, table), relay.rows[table], began)
+
+    def _try(self, records: list[TableRecord], state: State) -> None:
+        try:
+            self._load(records, state)
+        except (DecodeError, SourceError) as error:
+            # What was captured and scanned can never become the table: only another load can.
+            self.progress.write(*(replace(record, state="stopped", error=str(error)) for record in records))
+            raise
 
     def _load(self, records: list[TableRecord], state: State) -> None:
         began = time.monotonic()

@@ -43,6 +43,7 @@ class TableSchema:
     """A table's columns in order, and its primary key; valid from `seq` on. `renames`: (before, now) columns that the statement renamed.
 
     `created`: by a CREATE TABLE that was captured, so every row that it ever had is captured too; `emptied`: made anew, so no row from before is left.
+    `captured_anew`: read from the server when the connector began, not from the binlog: what happened to the table before is not known.
     """
 
     table: str
@@ -52,6 +53,7 @@ class TableSchema:
     renames: tuple[tuple[str, str], ...] = ()
     created: bool = False
     emptied: bool = False
+    captured_anew: bool = False
 
     def to_json(self) -> str:
         return _schema_json().dump_json(self).decode()
@@ -244,8 +246,10 @@ def schemas(values: Iterable[bytes]) -> dict[str, list[TableSchema]]:
             if change["type"] == "DROP":
                 dropped.add(name)
                 continue
-            created = change["type"] == "CREATE" and source.get("snapshot") in (None, "false")
-            schema = replace(_table_schema(change, seq, event.get("ddl") or ""), created=created, emptied=created and name in dropped)
+            anew = source.get("snapshot") not in (None, "false")
+            created = change["type"] == "CREATE" and not anew
+            schema = _table_schema(change, seq, event.get("ddl") or "")
+            schema = replace(schema, created=created, emptied=created and name in dropped, captured_anew=anew)
             dropped.discard(name)
             found.setdefault(name, []).append(schema)
     return found

@@ -1,6 +1,7 @@
 """The only module that writes Hudi tables: their options, their commits, and what a commit says of the Kafka offsets it reached."""
 
 import json
+import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
@@ -13,12 +14,12 @@ from pyspark.sql import types as T
 
 from lakerelay.columns import ADDED, CHANGE, KEY, PARTITION, SCHEMA, SEQ, TABLE
 from lakerelay.config import Settings
-from lakerelay.errors import LakeError, SettingsError
+from lakerelay.errors import CommitConflictError, LakeError, SettingsError
 from lakerelay.lake import session
 
 ROWS_PER_BUCKET = 1_000_000  # a base file of some 50 to 150 MB
 _PREFIX = "lakerelay."
-_KEYS = tuple(_PREFIX + name for name in ("buckets", "sources"))
+_KEYS = tuple(_PREFIX + name for name in ("buckets", "sources", "id"))
 
 
 @dataclass(frozen=True)
@@ -70,26 +71,31 @@ class Reached:
     """How far a commit is with one source table.
 
     `load`: id of the load that brought it; `cut`: `_seq` up to which the load holds every change; `schema`: `_seq` of the source's schema that the columns
-    follow; `offset`: of its capture topic, the next to apply.
+    follow; `offset`: of its capture topic, the next to apply; `topic`: that topic's id, empty when an older version wrote the commit.
     """
 
     load: str
     cut: int
     schema: int = 0
     offset: int = 0
+    topic: str = ""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """What the newest commit of a table says. `buckets`: per partition, fixed by the load; `instant` is Hudi's, empty until written."""
+    """What the newest commit of a table says. `buckets`: per partition, fixed by the load; `instant` is Hudi's; `id` is the write's, which the commits of table
+    services repeat. Both are empty until written; in what is to be written next they are those of the commit that it builds on.
+    """
 
     buckets: int
     sources: dict[str, Reached]
     instant: str = ""
+    id: str = ""
 
     @property
     def metadata(self) -> dict[str, str]:
-        values = {"buckets": str(self.buckets), "sources": json.dumps({name: asdict(each) for name, each in sorted(self.sources.items())})}
+        sources = json.dumps({name: asdict(each) for name, each in sorted(self.sources.items())})
+        values = {"buckets": str(self.buckets), "sources": sources, "id": self.id}
         return {_PREFIX + name: value for name, value in values.items()}
 
     def moved(self, source: str, offset: int | None = None, schema: int | None = None) -> "Commit":
@@ -173,7 +179,7 @@ def newest_commit(spark: SparkSession, table: LakeTable) -> Commit | None:
         values = {key.removeprefix(_PREFIX): metadata.getMetadata(key) for key in _KEYS}
         if values["sources"] is not None:
             sources = {name: Reached(**reached) for name, reached in json.loads(values["sources"]).items()}
-            return Commit(int(values["buckets"]), sources, instant.requestedTime())
+            return Commit(int(values["buckets"]), sources, instant.requestedTime(), values["id"] or "")
     if seen:
         raise LakeError(
             "A Hudi table was not written by lakerelay, or its newest commits were written by another program.",
@@ -185,6 +191,17 @@ def newest_commit(spark: SparkSession, table: LakeTable) -> Commit | None:
 
 
 def _write(rows: DataFrame, table: LakeTable, commit: Commit, operation: str, mode: str, more: Mapping[str, str] | None = None) -> Commit:
+    standing = newest_commit(rows.sparkSession, table)
+    if commit.id and (standing is None or standing.id != commit.id):
+        raise CommitConflictError(
+            "Another program has written to a table of the lake.",
+            safe="Nothing was written on top of it.",
+            todo="See that no other stream writes this table, then start again: it goes on from what the newest commit says.",
+            table=table.name,
+            expected=commit.instant,
+            found=standing and standing.instant,
+        )
+    commit = replace(commit, id=uuid.uuid4().hex)
     options = _options(table, commit.buckets) | commit.metadata | {"hoodie.datasource.write.operation": operation} | dict(more or {})
     if table.record_key != (CHANGE,) and not all(isinstance(rows.schema[column].dataType, T.NumericType | T.BooleanType) for column in table.record_key):
         texts = F.to_json(F.array(*(_as_text(rows, column) for column in table.record_key)))
@@ -193,7 +210,7 @@ def _write(rows: DataFrame, table: LakeTable, commit: Commit, operation: str, mo
         options |= {"hoodie.datasource.write.recordkey.field": KEY}
     rows.write.format("hudi").options(**options).mode(mode).save(table.path)
     written = newest_commit(rows.sparkSession, table)
-    if written is None or written.metadata != commit.metadata:
+    if written is None or written.id != commit.id:
         raise LakeError(
             "A commit does not stand in the lake as it was written.",
             safe="The table holds what it held before, or the same changes under another commit.",

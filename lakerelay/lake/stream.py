@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -21,13 +22,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from lakerelay.capture import topics
 from lakerelay.capture.progress import Progress, ReplayRecord, State, StreamRecord
+from lakerelay.capture.watch import Watch
 from lakerelay.config import Settings
-from lakerelay.errors import DecodeError, LakeError, LakerelayError
+from lakerelay.errors import CommitConflictError, DecodeError, LakeError, LakerelayError
 from lakerelay.lake import decode, store
 from lakerelay.lake.followed import Followed, Source, taken_up
 from lakerelay.lake.schema import TableSchema
 from lakerelay.lake.store import Commit
-from lakerelay.lake.topic import SchemaTopic, require, source_options, starting_offsets
+from lakerelay.lake.topic import SchemaTopic, lost, source_options, starting_offsets
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +39,10 @@ _POLL = 1  # seconds between two looks at the query and at the loaded tables
 def stream_changes(spark: SparkSession, settings: Settings, stop: threading.Event | None = None) -> None:
     """Upsert the changes of every loaded table until `stop` is set (never, by default); tables loaded meanwhile are taken up.
 
-    Raises WriterFencedError when a newer driver of this pipeline has started, LakeError and DecodeError for what it must not guess.
+    Raises WriterFencedError when a newer driver of this pipeline has started, ConnectError when nothing is captured any more.
     """
     stop = stop or threading.Event()
-    parent = os.getppid()
+    parent, watch = os.getppid(), Watch(settings)
     # Adaptive execution, which joins small partitions, is off in streaming queries.
     spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)
     with (
@@ -56,19 +58,23 @@ def stream_changes(spark: SparkSession, settings: Settings, stop: threading.Even
                 log.info("stream waiting reason='no table is loaded yet'")
                 _until(lambda: stop.is_set() or bool(_take_up(settings, progress, schema_topic.read(), pool) or _loads(settings, progress.read())))
                 continue
-            batches = _Batches(settings, schema_topic, progress, pool, _followed(spark, settings, state))
+            batches = _Batches(settings, schema_topic, progress, pool, _followed(spark, settings, progress))
             if requests := _requested(state):
                 _replay(progress, batches.learnt(), requests)
-            query = batches.start(spark)
-            while not (stop.is_set() or query.awaitTermination(_POLL)):
+            try:
+                query = batches.start(spark)
+                while not (stop.is_set() or batches.over(query)):
+                    progress_of_query(query, batches, progress)
+                    watch.look()
+                    if os.getppid() != parent:
+                        raise LakerelayError("The program that started this driver is gone.", safe="What is committed stands.", todo="Start the stream again.")
+                    state = progress.read()
+                    if batches.ended or _loads(settings, state) != loads or _requested(state):
+                        break
+                batches.stop(query)
                 progress_of_query(query, batches, progress)
-                if os.getppid() != parent:
-                    raise LakerelayError("The program that started this driver is gone.", safe="What is committed stands.", todo="Start the stream again.")
-                state = progress.read()
-                if batches.ended or _loads(settings, state) != loads or _requested(state):
-                    break
-            batches.stop(query)
-            progress_of_query(query, batches, progress)
+            except CommitConflictError as error:
+                log.warning("stream starts anew reason='%s'", error)  # from what the newest commits say
 
 
 def _until(condition: Any) -> None:
@@ -88,9 +94,10 @@ def _loads(settings: Settings, state: State) -> dict[str, str]:
     return {record.table: record.load for record in loaded if settings.lake_table(record.table) not in loading}
 
 
-def _followed(spark: SparkSession, settings: Settings, state: State) -> list[Followed]:
-    """Every loaded table with the offsets that its newest commit reached."""
+def _followed(spark: SparkSession, settings: Settings, progress: Progress) -> list[Followed]:
+    """Every loaded table with the offsets that its newest commit reached. One that cannot go on from there is recorded as stopped."""
     found: dict[str, Followed] = {}
+    state = progress.read()
     for name, load in sorted(_loads(settings, state).items()):
         if settings.table(name) is None:
             log.info("stream leaves out table=%s reason='not in the settings'", name)
@@ -103,7 +110,7 @@ def _followed(spark: SparkSession, settings: Settings, state: State) -> list[Fol
         followed = found[table.path]
         reached = followed.commit.sources.get(name)
         if reached is None or reached.load != load:
-            raise LakeError(
+            error = LakeError(
                 "A table that was loaded is not in the lake as the load left it.",
                 safe="Nothing was written.",
                 todo="Run full_load for this table with replace set.",
@@ -112,8 +119,31 @@ def _followed(spark: SparkSession, settings: Settings, state: State) -> list[Fol
                 recorded_load=load,
                 found_load=reached and reached.load,
             )
+            _stop(progress, [name], error)
+            continue
         followed.sources.append(Source(name, topics.data(topics.capture_prefix(settings), name), [schema]))
-    return list(found.values())
+    return _with_changes(settings, progress, [each for each in found.values() if each.sources])
+
+
+def _with_changes(settings: Settings, progress: Progress, followed: list[Followed]) -> list[Followed]:
+    """Without the tables whose next change Kafka does not hold, which are recorded as stopped."""
+    errors = lost(settings, {source.topic: each.next(source) for each in followed for source in each.sources})
+    left = []
+    for each in followed:
+        mine = [errors[source.topic] for source in each.sources if source.topic in errors]
+        if mine:
+            _stop(progress, [source.name for source in each.sources], mine[0])
+        else:
+            left.append(each)
+    return left
+
+
+def _stop(progress: Progress, names: Sequence[str], error: LakerelayError) -> None:
+    """Record that these tables are followed no longer; the others go on."""
+    log.error("table stopped table=%s %s", ",".join(names), error)
+    records = progress.read().tables
+    # Not of a table whose next load is on its way.
+    progress.write(*(replace(records[name], state="stopped", error=str(error)) for name in names if records[name].state == "loaded"))
 
 
 def _take_up(settings: Settings, progress: Progress, captured: Mapping[str, Sequence[TableSchema]], pool: ThreadPoolExecutor) -> list[str]:
@@ -179,7 +209,6 @@ class _Batches:
             self._progress.write(self.newest)  # as before each batch
             self._write_tables([(each, None, {}) for each in altered])
         offsets = {source.topic: each.offset(source) for each in self.followed for source in each.sources}
-        require(self._settings, offsets)
         # A schema change makes a micro-batch too: rows that are there may have to follow it.
         offsets |= topics.end_offsets(self._settings, [topics.capture_prefix(self._settings)])
         log.info("stream starts tables=%s", ",".join(each.table.name for each in self.followed))
@@ -191,6 +220,13 @@ class _Batches:
         records = spark.readStream.format("kafka").options(**options).load().select("topic", "partition", "offset", "timestamp", "value")
         writer = records.writeStream.foreachBatch(self._apply).trigger(processingTime=f"{self._settings.stream.seconds_between_batches} seconds")
         return writer.option("checkpointLocation", tempfile.mkdtemp(prefix="lakerelay-checkpoint-")).start()
+
+    def over(self, query: StreamingQuery) -> bool:
+        """Whether the query ends within a moment; `stop` says why."""
+        try:
+            return bool(query.awaitTermination(_POLL))
+        except StreamingQueryException:
+            return True
 
     def stop(self, query: StreamingQuery) -> None:
         """End the query between two micro-batches. Raises what a micro-batch raised."""
@@ -249,9 +285,7 @@ class _Batches:
         errors = list(self._pool.map(lambda item: self._try(*item), work))
         for (followed, _, _), error in zip(work, errors, strict=True):
             if error:
-                log.error("table stopped table=%s %s", followed.table.name, error)
-                records = self._progress.read().tables
-                self._progress.write(*(replace(records[source.name], state="stopped", error=str(error)) for source in followed.sources))
+                _stop(self._progress, [source.name for source in followed.sources], error)
         stopped = {id(followed) for (followed, _, _), error in zip(work, errors, strict=True) if error}
         self.followed = [each for each in self.followed if id(each) not in stopped]
 

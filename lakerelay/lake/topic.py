@@ -26,17 +26,38 @@ def records(spark: SparkSession, settings: Settings, topic: str, start: int = 0)
 
 def require(settings: Settings, offsets: Mapping[str, int]) -> None:
     """Raise LakeError when a topic no longer holds the offset, or does not have it yet."""
-    for topic, (first, end) in topics.bounds(settings, offsets).items():
-        if not first <= offsets[topic] <= end:
-            raise LakeError(
-                "Kafka no longer holds the changes that a table needs next.",
-                safe="The table stands as its newest commit left it.",
-                todo="Run full_load for this table with replace set.",
-                topic=topic,
-                next=offsets[topic],
-                first=first,
-                end=end,
-            )
+    for error in lost(settings, {topic: (offset, "") for topic, offset in offsets.items()}).values():
+        raise error
+
+
+def lost(settings: Settings, wanted: Mapping[str, tuple[int, str]]) -> dict[str, LakeError]:
+    """Of topics, each with the offset that is needed next and the topic's id (empty when it is not known): those that do not hold it, and why."""
+    found = topics.described(settings, wanted)
+    bounds, errors = topics.bounds(settings, found), {}
+    for topic, (offset, known) in wanted.items():
+        first, end = bounds.get(topic, (0, 0))
+        identity, partitions = found.get(topic, ("", 0))
+        todo = "Run full_load for this table with replace set."
+        if not identity:
+            why = "the topic is gone"
+        elif known not in ("", identity):
+            why = "the topic was deleted and made anew"
+        elif partitions > 1:
+            why, todo = "the topic was given more partitions, among which changes have no order", f"Delete the topic. {todo}"
+        elif not first <= offset <= end:
+            why = "Kafka has deleted them" if offset < first else "the topic ends before them"
+        else:
+            continue
+        errors[topic] = LakeError(
+            f"Kafka does not hold the changes that a table needs next: {why}.",
+            safe="The table stands as its newest commit left it.",
+            todo=todo,
+            topic=topic,
+            next=offset,
+            first=first,
+            end=end,
+        )
+    return errors
 
 
 def source_options(settings: Settings) -> dict[str, str]:

@@ -93,8 +93,8 @@ class Kafka:
             "log.retention.hours": 168,
             # Idle on two cores: no empty metadata record twice a second, and no more threads than there is work for.
             "metadata.max.idle.interval.ms": 0,
-            # Where the CPU is short heartbeats come late; the only broker must not be taken for dead.
-            "broker.session.timeout.ms": 120_000,
+            # Where the CPU is short heartbeats come late, and the only broker must not be taken for dead; one that was killed is not let in before that time.
+            "broker.session.timeout.ms": 20_000,
             "num.io.threads": 4,
             "num.network.threads": 2,
             "background.threads": 2,

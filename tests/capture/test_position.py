@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lakerelay.capture import bodies, topics
+from lakerelay.capture.binlog import Position
 from lakerelay.capture.connector import Connector
 from lakerelay.capture.position import fix_position
 from lakerelay.capture.progress import PositionRecord, Progress
@@ -90,6 +91,19 @@ def test_another_server_is_refused(source: Source, fill: Fill) -> None:
 
     with pytest.raises(SourceError, match="another server"):
         fix_position(settings)
+
+
+def test_a_binlog_that_ends_before_the_offset_is_refused(source: Source, fill: Fill) -> None:
+    """As after RESET MASTER, or when the server was restored from a backup."""
+    fill("t", 1)
+    settings = source.settings()
+    position = fix_position(settings)
+    connector = Connector(settings, bodies.capture_name(settings))
+    connector.stop()
+    connector.put_position(topics.capture_prefix(settings), Position("binlog.999999", 4, position.gtids))
+
+    with pytest.raises(SourceError, match="The binlog ends before the position"):
+        fix_position(settings, begin_anew=True)
 
 
 def test_the_password_is_in_no_config_and_no_log(source: Source, fill: Fill, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
