@@ -76,11 +76,15 @@ class Connector:
         """Its status; raises ConnectError with the first lines of the trace when it or its task failed."""
         status = self.status()
         if status and status.failed:
-            lines = [line.strip() for line in status.trace.splitlines()]
-            causes = [line for line in lines if line.startswith("Caused by:")]
-            told = "\n  ".join([*lines[:_TRACE_LINES], *causes])
-            raise ConnectError(f"The connector's task failed:\n  {told}\n", safe="No row is lost.", todo=_TODO, connector=self.name)
+            raise self.failure(status)
         return status
+
+    def failure(self, status: Status) -> ConnectError:
+        """What a failed status says."""
+        lines = [line.strip() for line in status.trace.splitlines()]
+        causes = [line for line in lines if line.startswith("Caused by:")]
+        told = "\n  ".join([*lines[:_TRACE_LINES], *causes])
+        return ConnectError(f"The connector's task failed:\n  {told}\n", safe="No row is lost.", todo=_TODO, connector=self.name)
 
     def offset(self) -> dict[str, Any] | None:
         """The source offset that Connect stored last: file, pos, gtids, …; None when there is none."""

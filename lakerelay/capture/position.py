@@ -2,7 +2,6 @@
 
 import logging
 import time
-from dataclasses import dataclass
 
 from lakerelay.capture import binlog, bodies, oversize, source, topics
 from lakerelay.capture.binlog import Position
@@ -24,27 +23,30 @@ def fix_position(settings: Settings, begin_anew: bool = False) -> Position:
     the pipeline was begun on another server.
     """
     connector = Connector(settings, bodies.capture_name(settings))
-    stored = connector.position()  # before the binlog's end is asked for, which is behind it then
     with binlog.connect(settings) as mysql:
-        tables = source.tables(mysql, settings)
-        here = _Server(binlog.server(mysql).uuid, binlog.first_file(mysql), binlog.position(mysql))
+        tables, uuid = source.tables(mysql, settings), binlog.server(mysql).uuid
     with Progress(settings) as progress:
         recorded = progress.read().position
-        if recorded:
-            stored = stored or recorded.position
-            _require_same_server(recorded, stored, here)
-            if Position(here.first_file, 0) > stored:
-                _begin_anew(connector, stored, here, begin_anew)
-                recorded = None
+        if recorded and recorded.server_uuid != uuid:
+            raise SourceError(
+                "The source is another server than the one the position was fixed on.",
+                safe="The lake stands as it is.",
+                todo="Point the settings at that server, or begin a new pipeline with another name.",
+                server_uuid=uuid,
+                recorded=recorded.server_uuid,
+            )
         _create_topics(settings, [table.name for table in tables])
         _apply(settings, connector, bodies.capture(settings, tables), recorded)
+        if recorded and _is_purged(settings, connector, begin_anew):
+            connector.forget()
+            recorded = None
         try:
             _start(connector)
         except ConnectError as error:
             raise oversize.named(settings, error, [table.name for table in tables]) from error
         captured_up_to = _stored_position(connector)
         if recorded is None:
-            recorded = PositionRecord(captured_up_to, here.uuid, time.time())
+            recorded = PositionRecord(captured_up_to, uuid, time.time())
             progress.write(recorded)
     log.info(
         "position fixed position=%s gtids=%s captured_up_to=%s tables=%d", recorded.position, recorded.position.gtids or "off", captured_up_to, len(tables)
@@ -52,45 +54,32 @@ def fix_position(settings: Settings, begin_anew: bool = False) -> Position:
     return recorded.position
 
 
-@dataclass(frozen=True)
-class _Server:
-    """The binlog as it is now."""
-
-    uuid: str
-    first_file: str
-    end: Position
-
-
-def _require_same_server(recorded: PositionRecord, stored: Position, here: _Server) -> None:
-    if recorded.server_uuid != here.uuid:
-        raise SourceError(
-            "The source is another server than the one the position was fixed on.",
-            safe="The lake stands as it is.",
-            todo="Point the settings at that server, or begin a new pipeline with another name.",
-            server_uuid=here.uuid,
-            recorded=recorded.server_uuid,
-        )
-    if here.end < stored:
+def _is_purged(settings: Settings, connector: Connector, allowed: bool) -> bool:
+    """Whether the server no longer has what capture needs next. Raises SourceError unless that is `allowed`, and when the binlog is another one."""
+    stored = connector.position()  # before the binlog's end is asked for, which is behind it then
+    if stored is None:
+        return False
+    with binlog.connect(settings) as mysql:
+        first, end = Position(binlog.first_file(mysql), 0), binlog.position(mysql)
+    if end < stored:
         raise SourceError(
             "The binlog ends before the position up to which it was captured: it was reset, or the server restored from a backup.",
             safe="The lake stands as it is.",
             todo="Begin a new pipeline with another name, and load its tables: positions here would no longer be in order.",
-            end=str(here.end),
+            end=str(end),
             captured=str(stored),
         )
-
-
-def _begin_anew(connector: Connector, stored: Position, here: _Server, allowed: bool) -> None:
-    facts = {"needed": str(stored), "first_file": here.first_file}
-    if not allowed:
+    if stored < first and not allowed:
         raise SourceError(
             "The server no longer has the binlog from where capture must go on: changes are lost.",
             safe="The lake stands as it is, behind the source.",
             todo="Trigger full_load with replace set for all tables: capture begins anew, and every table is loaded again.",
-            **facts,
+            needed=str(stored),
+            first_file=first.file,
         )
-    log.warning("capture begins anew needed=%s first_file=%s", *facts.values())
-    connector.forget()
+    if stored < first:
+        log.warning("capture begins anew needed=%s first_file=%s", stored, first.file)
+    return stored < first
 
 
 def _create_topics(settings: Settings, tables: list[str]) -> None:

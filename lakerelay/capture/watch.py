@@ -33,13 +33,16 @@ class Watch:
         self._next = time.monotonic() + _EVERY
         try:
             status = self._connector.status()
+            if status and status.failed and self._restarted() < _RESTARTS:
+                self._restart()
+                return
         except ConnectError as error:
             self._tell(f"{error.what} Changes wait in the binlog.")
             return
         if status is None:
             self._is_missing()
         elif status.failed:
-            self._failed()
+            raise self._connector.failure(status)
         else:
             self._missing = 0
             self._tell(self._resting(status))
@@ -65,13 +68,15 @@ class Watch:
                 connector=self._connector.name,
             )
 
-    def _failed(self) -> None:
-        now = time.monotonic()
-        self._failures = [*(at for at in self._failures if now - at < _HEALTHY), now]
-        if len(self._failures) > _RESTARTS:
-            self._connector.check()
-        log.warning("connector restarted connector=%s failures=%d", self._connector.name, len(self._failures))
+    def _restarted(self) -> int:
+        """How often, of late."""
+        self._failures = [at for at in self._failures if time.monotonic() - at < _HEALTHY]
+        return len(self._failures)
+
+    def _restart(self) -> None:
         self._connector.restart()
+        self._failures.append(time.monotonic())
+        log.warning("connector restarted connector=%s failures=%d", self._connector.name, len(self._failures))
 
     def _tell(self, what: str) -> None:
         """Once for each change."""

@@ -36,11 +36,13 @@ def load_tables(spark: SparkSession, settings: Settings, tables: Iterable[str], 
     with Progress(settings) as progress, ThreadPoolExecutor(settings.stream.writers) as pool:
         work = _Work(spark, settings, progress, pool)
         moved, before = time.monotonic(), State()
-        while todo := unfinished(state := progress.read(), names):
+        while True:
+            busy = work.running  # asked before the state is read, which then holds what ended until now
+            if not (todo := unfinished(state := progress.read(), names)):
+                break
             if state.relays != before.relays or work.running:
                 moved, before = time.monotonic(), state
             work.clean(state, names)
-            busy = work.running  # asked first: what ends behind submit's back is followed up in the next round
             work.submit(state, todo)
             if not (busy or work.running) and time.monotonic() - moved > (patience if _open(state, todo) else 0.0):
                 break

@@ -150,7 +150,7 @@ def test_schemas_are_read_from_schema_changes() -> None:
     k = {"name": "k", "typeName": "INTEGER UNSIGNED", "length": None, "scale": None, "position": 1}
     v = {"name": "v", "typeName": "NUMERIC", "length": 12, "scale": 2, "position": 2}
     found = schemas([event(4, "CREATE", k, snapshot="true"), event(900, "ALTER", v, k)])
-    first = TableSchema('shop.odd"name', (SourceColumn("k", "INT UNSIGNED"),), ("k",), Position("binlog.000001", 4).seq)
+    first = TableSchema('shop.odd"name', (SourceColumn("k", "INT UNSIGNED"),), ("k",), Position("binlog.000001", 4).seq, captured_anew=True)
     second = TableSchema('shop.odd"name', (SourceColumn("k", "INT UNSIGNED"), SourceColumn("v", "DECIMAL", 12, 2)), ("k",), Position("binlog.000001", 900).seq)
     assert found == {'shop.odd"name': [first, second]}
     assert [schema.created for schema in schemas([event(4, "CREATE", k)])['shop.odd"name']] == [True]
