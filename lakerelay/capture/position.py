@@ -69,7 +69,9 @@ def _is_purged(settings: Settings, connector: Connector, allowed: bool) -> bool:
             end=str(end),
             captured=str(stored),
         )
-    if stored < first and not allowed:
+    if stored >= first:
+        return False
+    if not allowed:
         raise SourceError(
             "The server no longer has the binlog from where capture must go on: changes are lost.",
             safe="The lake stands as it is, behind the source.",
@@ -77,9 +79,8 @@ def _is_purged(settings: Settings, connector: Connector, allowed: bool) -> bool:
             needed=str(stored),
             first_file=first.file,
         )
-    if stored < first:
-        log.warning("capture begins anew needed=%s first_file=%s", stored, first.file)
-    return stored < first
+    log.warning("capture begins anew needed=%s first_file=%s", stored, first.file)
+    return True
 
 
 def _create_topics(settings: Settings, tables: list[str]) -> None:

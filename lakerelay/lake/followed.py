@@ -57,17 +57,15 @@ class Followed:
     commit: Commit
     columns: T.StructType
 
-    def offset(self, source: Source) -> int:
-        return self.commit.sources[source.name].offset
+    def reached(self, source: Source) -> Reached:
+        return self.commit.sources[source.name]
 
-    def next(self, source: Source) -> tuple[int, str]:
-        """The offset to apply next, and the id of the topic that it belongs to."""
-        reached = self.commit.sources[source.name]
-        return reached.offset, reached.topic
+    def offset(self, source: Source) -> int:
+        return self.reached(source).offset
 
     def altered(self, source: Source) -> list[TableSchema]:
         """The schemas that the lake's columns do not follow yet."""
-        return [schema for schema in source.schemas if schema.seq > self.commit.sources[source.name].schema]
+        return [schema for schema in source.schemas if schema.seq > self.reached(source).schema]
 
     def without(self, gone: Sequence[Source], columns: T.StructType) -> DataFrame:
         """The table with `columns` when these sources have no row left."""
@@ -143,7 +141,7 @@ class Followed:
                 safe="The table stands in the lake as it was before.",
                 todo="Run full_load for it with replace set.",
                 table=source.name,
-                reached=self.commit.sources[source.name].schema,
+                reached=self.reached(source).schema,
                 began=next(schema.seq for schema in altered if schema.captured_anew),
             )
         if self._entry(source).on_schema_change == "stop":
@@ -198,7 +196,7 @@ class Followed:
         if source.made_anew and not history and (span is None or span[0] <= source.made_anew):
             records = decode.placed(records).where(F.col(SEQ) > source.made_anew)
         changes = decode.changes(records, source.schemas, self.columns, span, self.table.constants(source.name), history)
-        return changes.where(F.col(SEQ) > self.commit.sources[source.name].cut)
+        return changes.where(F.col(SEQ) > self.reached(source).cut)
 
     def _standing(self) -> DataFrame | None:
         return store.read(SparkSession.active(), self.table) if self.table.reads_standing else None

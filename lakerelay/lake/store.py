@@ -191,16 +191,8 @@ def newest_commit(spark: SparkSession, table: LakeTable) -> Commit | None:
 
 
 def _write(rows: DataFrame, table: LakeTable, commit: Commit, operation: str, mode: str, more: Mapping[str, str] | None = None) -> Commit:
-    standing = newest_commit(rows.sparkSession, table)
-    if commit.id and (standing is None or standing.id != commit.id):
-        raise CommitConflictError(
-            "Another program has written to a table of the lake.",
-            safe="Nothing was written on top of it.",
-            todo="See that no other stream writes this table, then start again: it goes on from what the newest commit says.",
-            table=table.name,
-            expected=commit.instant,
-            found=standing and standing.instant,
-        )
+    if commit.id:
+        _require_newest(rows.sparkSession, table, commit)
     commit = replace(commit, id=uuid.uuid4().hex)
     options = _options(table, commit.buckets) | commit.metadata | {"hoodie.datasource.write.operation": operation} | dict(more or {})
     if table.record_key != (CHANGE,) and not all(isinstance(rows.schema[column].dataType, T.NumericType | T.BooleanType) for column in table.record_key):
@@ -220,6 +212,20 @@ def _write(rows: DataFrame, table: LakeTable, commit: Commit, operation: str, mo
             found=written and written.metadata,
         )
     return written
+
+
+def _require_newest(spark: SparkSession, table: LakeTable, commit: Commit) -> None:
+    """Raise CommitConflictError when the newest commit is not the one that `commit` builds on."""
+    standing = newest_commit(spark, table)
+    if standing is None or standing.id != commit.id:
+        raise CommitConflictError(
+            "Another program has written to a table of the lake.",
+            safe="Nothing was written on top of it.",
+            todo="See that no other stream writes this table, then start again: it goes on from what the newest commit says.",
+            table=table.name,
+            expected=commit.instant,
+            found=standing and standing.instant,
+        )
 
 
 def _as_text(rows: DataFrame, column: str) -> Column:

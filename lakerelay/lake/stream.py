@@ -127,7 +127,8 @@ def _followed(spark: SparkSession, settings: Settings, progress: Progress) -> li
 
 def _with_changes(settings: Settings, progress: Progress, followed: list[Followed]) -> list[Followed]:
     """Without the tables whose next change Kafka does not hold, which are recorded as stopped."""
-    errors = lost(settings, {source.topic: each.next(source) for each in followed for source in each.sources})
+    reached = {source.topic: each.reached(source) for each in followed for source in each.sources}
+    errors = lost(settings, {topic: (each.offset, each.topic) for topic, each in reached.items()})
     left = []
     for each in followed:
         mine = [errors[source.topic] for source in each.sources if source.topic in errors]

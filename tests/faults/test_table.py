@@ -6,8 +6,8 @@ from tests.faults import table, test_streaming
 def test_the_lines_are_the_tests() -> None:
     """Each of `make test`, and those of `make faults` that were run since."""
     marked = [each for each in vars(test_streaming).values() if hasattr(each, "pytestmark")]
-    facts = {name: {mark.name: table.facts(mark) for mark in each.pytestmark} for name, each in ((each.__name__, each) for each in marked)}
+    facts = [{mark.name: table.facts(mark) for mark in each.pytestmark} for each in marked]
     lines = {fault: line.split(" | ") for fault, line in table.lines().items()}
-    assert {(fault, *line[1:4]) for fault, line in lines.items()} <= {each["fault"] for each in facts.values()}
-    assert {each["fault"][0] for each in facts.values() if "long" not in each} <= lines.keys()
+    assert {(fault, *line[1:4]) for fault, line in lines.items()} <= {each["fault"] for each in facts}
+    assert {each["fault"][0] for each in facts if "long" not in each} <= lines.keys()
     assert all(line[4].startswith("as expected") for line in lines.values())
