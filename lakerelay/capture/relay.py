@@ -18,6 +18,7 @@ _ATTEMPTS = 3  # in one call
 _POLL = 0.5  # seconds between two looks at the notifications
 _LINE = 10.0  # seconds between two progress lines
 _NO_TASK = 180.0  # seconds that Connect may take to start a task
+_STALLED = 600.0  # seconds without any sign of progress, after which a task that claims to run is given up
 _LOCKED = 60.0  # seconds that a table without a key may be locked until Debezium reads its first row
 _TODO = "Run the task again: it starts the relay anew, other relays stay as they are."
 
@@ -145,10 +146,23 @@ def _high(settings: Settings, record: RelayRecord, label: str) -> Position:
     with binlog.connect(settings) as mysql:
         high = record.low if record.exact and record.low else binlog.position(mysql)
     capture = Connector(settings, bodies.capture_name(settings))
-    told = time.monotonic()
+    told = moved = time.monotonic()
+    before = None
     while (stands := capture.position()) is None or stands < high:
         if capture.check() is None and capture.config() is None:
             raise RelayError("There is no capture connector.", safe="The relay's rows are kept.", todo="Trigger full_load again.", connector=capture.name)
+        if stands != before:
+            moved, before = time.monotonic(), stands
+        elif time.monotonic() - moved > _STALLED:
+            raise RelayError(
+                "The capture connector runs, but stands still.",
+                safe="The relay's rows are kept.",
+                todo="Restart the connector in Kafka Connect, then run the task again.",
+                connector=capture.name,
+                captured=str(stands),
+                wanted=str(high),
+                seconds=_STALLED,
+            )
         if time.monotonic() - told > _LINE:
             told = time.monotonic()
             log.info("relay waits for the capture of changes relay=%s captured=%s wanted=%s", label, stands, high)
@@ -160,7 +174,8 @@ def _follow(settings: Settings, progress: Progress, record: RelayRecord, label: 
     """Until the scan is complete and its connector stopped; the record with its rows."""
     connector = _connector(settings, record)
     with Notices(settings, record.schema_topic) as notices:
-        told = worked = time.monotonic()
+        told = worked = moved = time.monotonic()
+        seen = (0, 0)
         while not (scan := _checked(notices.read(), record)).completed:
             status = connector.check()
             # No status alone may mean that no worker has reported yet.
@@ -173,6 +188,10 @@ def _follow(settings: Settings, progress: Progress, record: RelayRecord, label: 
             if time.monotonic() - told > _LINE:
                 told = time.monotonic()
                 record = replace(record, read=sum(topics.end_offsets(settings, record.topics.values()).values()))
+                if seen != (seen := (record.read, len(scan.rows))):
+                    moved = told
+                elif told - moved > _STALLED:
+                    raise _LostError("Debezium's task runs, but reads no row.", todo=_TODO, connector=connector.name, seconds=_STALLED)
                 progress.write(record)  # whoever waits for the relay sees that it moves
                 seconds = time.time() - record.started_at
                 log.info(

@@ -15,6 +15,7 @@ import pytest
 
 from lakerelay import config
 from lakerelay.capture import binlog, bodies, topics
+from lakerelay.capture import relay as relay_module
 from lakerelay.capture.connector import Connector
 from lakerelay.capture.plan import plan_relays
 from lakerelay.capture.position import fix_position
@@ -112,6 +113,7 @@ def test_a_scanned_relay_is_not_scanned_again(source: Source, fill: Fill) -> Non
     assert len(_keys(settings, first, f"{source.name}.t")) == 10
 
 
+@pytest.mark.fault("F-14p", "loading", "the connector of a relay is deleted", "the relay is begun again on topics of its own, each row once")
 def test_a_deleted_connector_is_made_anew_on_fresh_topics(source: Source, fill: Fill) -> None:
     """The scan waits for the table when its connector is deleted; the next attempt reads all rows once."""
     fill("t", 500)
@@ -131,6 +133,25 @@ def test_a_deleted_connector_is_made_anew_on_fresh_topics(source: Source, fill: 
     assert topics.present(settings, topics.relay_prefix(settings, relay, 1)) == []
 
 
+@pytest.mark.fault(
+    "F-15", "loading", "a task runs and reads nothing, for the table is locked", "given up after a time, with the reason; run again, it is scanned"
+)
+def test_a_task_that_reads_nothing_is_given_up_and_the_relay_can_be_run_again(source: Source, fill: Fill, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill("t", 50)
+    settings = source.settings(relay={"locking": "none"})
+    (relay,) = _plan(settings)
+    monkeypatch.setattr(relay_module, "_STALLED", 3.0)
+    monkeypatch.setattr(relay_module, "_LINE", 1.0)
+    source.run("LOCK TABLES t WRITE")
+    with pytest.raises(RelayError, match=r"interrupted too often.*runs, but reads no row"):
+        scan_relay(settings, relay)
+    source.run("UNLOCK TABLES")
+
+    monkeypatch.setattr(relay_module, "_STALLED", 60.0)
+    assert scan_relay(settings, relay).rows == {f"{source.name}.t": 50}
+
+
+@pytest.mark.fault("F-11p", "loading", "Connect restarts the task inside a scan", "the relay is begun again on topics of its own, each row once")
 def test_a_task_that_connect_restarts_inside_the_scan_leaves_no_row_twice(source: Source, fill: Fill) -> None:
     fill("t", 400_000)
     settings = source.settings()
@@ -184,6 +205,7 @@ def test_a_scan_is_kept_while_the_capture_is_away(source: Source, fill: Fill) ->
     assert (record.state, record.attempt, record.rows) == ("scanned", 1, {f"{source.name}.t": 50})
 
 
+@pytest.mark.fault("F-12p", "loading", "the task of a relay fails", "an error with its trace; run again, it is scanned")
 def test_a_failed_task_is_an_error_with_its_trace_and_can_be_run_again(source: Source, fill: Fill) -> None:
     """MySQL refuses Debezium."""
     fill("t", 10)
