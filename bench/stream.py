@@ -25,7 +25,6 @@ from pyspark.sql import functions as F
 
 from lakerelay.capture import bodies
 from lakerelay.capture.binlog import MySQL
-from lakerelay.capture.checksum import checksum_source
 from lakerelay.capture.connector import Connector
 from lakerelay.config import Settings
 from lakerelay.lake import session, store, verify
@@ -145,7 +144,6 @@ def _measure(kind: str, arguments: argparse.Namespace) -> dict[str, object]:
         steady = _steady(source, arguments.rate, arguments.seconds)
         stream.wait(backlog + steady)
         stream.stop()
-        checksum_source(settings, TABLES)
         spark = session.start("bench_stream")
         verify.verify_tables(spark, settings, TABLES)
         typical, rare = _delays(spark, settings, stream, since)

@@ -52,7 +52,7 @@ def plan_relays() -> list[dict[str, str]]:
 
     context = get_current_context()
     with binlog.connect(settings) as mysql:
-        chosen = airflow_tasks.chosen_tables(settings, context["params"]["tables"], [table.name for table in source.tables(mysql, settings)])
+        chosen = settings.choose(context["params"]["tables"], [table.name for table in source.tables(mysql, settings)])
     relays = plan_relays(settings, chosen, run=context["run_id"], replace=context["params"]["replace"])
     context["ti"].xcom_push(key="tables", value=chosen)
     with Progress(settings) as progress:

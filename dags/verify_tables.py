@@ -1,6 +1,7 @@
 """### Verify tables: is the lake equal to the source
 
-Compares each chosen table in MySQL and in the lake: number of rows, and a checksum of every column that does not depend on the order of rows.
+Compares each chosen table in MySQL and in the lake, row by row through checksums, each engine its own side. The source may be written to, and streamed,
+meanwhile: a row that differs is looked at again until it is equal, or differs though nobody has changed it.
 
 **Parameters**
 
@@ -8,29 +9,39 @@ Compares each chosen table in MySQL and in the lake: number of rows, and a check
 
 **Tasks**
 
-1. `checksum_source`: rows and checksums in MySQL, at a binlog position that it notes.
-2. `verify_tables`: the same in the lake, once the stream has passed that position. The verdict is a table at the end of the log: `equal` or what differs.
+1. `choose_tables`: which tables that are.
+2. `verify_tables`: the comparison. At the end of its log a line for each table, `equal`, `different` or `undecided`, and before it the keys that differ.
+3. `verdict`, one for each table: fails unless it is equal; else it is an asset event, on which other DAGs can be scheduled.
 
-Best while the source is quiet: rows that go on changing may be ahead in the lake.
+The source is read range by range, with a pause after each, in a transaction that locks nothing; `[verify]` in pipeline.toml sets range, pause and time limit.
 
-**When it fails** and a table differs: trigger `full_load` for that table with `replace`, then this again; keep the log, a difference is a defect.
+**When it fails** and a table is `different`: keep the log, a difference is a defect; trigger `full_load` for that table with `replace`, then this again. When
+a table is `undecided`, its line says why: mostly `stream_changes` does not run, or the table was stopped.
 """
 
-from airflow.sdk import dag, get_current_context, task
+from airflow.sdk import AssetAlias, dag, get_current_context, task
 
 from lakerelay import airflow_tasks, config
 
 settings = config.load()
+VERIFIED = AssetAlias(f"{settings.name}_verified_tables")
 
 
 @task
-def checksum_source() -> list[str]:
-    from lakerelay.capture.checksum import checksum_source
-    from lakerelay.capture.handover import loaded_tables
+def choose_tables() -> list[str]:
+    from lakerelay.capture.handover import comparable_tables
 
-    tables = airflow_tasks.chosen_tables(settings, get_current_context()["params"]["tables"], loaded_tables(settings))
-    checksum_source(settings, tables)
-    return tables
+    return settings.choose(get_current_context()["params"]["tables"], comparable_tables(settings))
+
+
+# Whether or not the comparison failed: the tables that are equal are so all the same.
+@task(map_index_template="{{ task.op_kwargs['table'] }}", trigger_rule="all_done", outlets=[VERIFIED])
+def verdict(table: str) -> None:
+    from lakerelay.capture.handover import require_equal
+
+    context = get_current_context()
+    facts = require_equal(settings, table, since=context["dag_run"].start_date.timestamp())
+    context["outlet_events"][VERIFIED].add(airflow_tasks.verified_table(settings, table), extra=facts)
 
 
 @dag(
@@ -43,8 +54,9 @@ def checksum_source() -> list[str]:
     doc_md=__doc__,
 )
 def verify_tables() -> None:
-    # The source first: what is in the lake by then must have been in the source before.
-    checksum_source() >> airflow_tasks.spark_job("verify_tables", "--tables", "{{ ti.xcom_pull(task_ids='checksum_source') | join(',') }}")
+    tables = choose_tables()
+    compared = airflow_tasks.spark_job("verify_tables", "--tables", "{{ ti.xcom_pull(task_ids='choose_tables') | join(',') }}")
+    tables >> compared >> verdict.expand(table=tables)
 
 
 verify_tables()

@@ -1,19 +1,16 @@
 """What the DAG files share. Imported whenever Airflow parses them, so nothing heavy is imported here."""
 
-from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Asset, Context, Param, RetryDecision, RetryPolicy
 
-from lakerelay.config import Settings
-from lakerelay.errors import LakerelayError, SettingsError
+from lakerelay.config import SPARK_JOBS, Settings
+from lakerelay.errors import LakerelayError
 
 SPARK_CONNECTION = "lakerelay_spark"
-SPARK_JOBS = Path(__file__).resolve().parents[1] / "spark_jobs"
 
 
 class RetryWhatCanHeal(RetryPolicy):
@@ -41,18 +38,6 @@ def tables_param(settings: Settings) -> Param:
     )
 
 
-def chosen_tables(settings: Settings, given: Sequence[str], source: Sequence[str]) -> list[str]:
-    """The tables of `source` (those that exist and fall under the settings) that `given` names, exactly or as a settings' pattern; all when empty.
-
-    Raises SettingsError naming what is neither: Airflow's form offers the right ones, but its API takes anything.
-    """
-    patterns = {table.pattern: table for table in settings.tables if table.pattern is not None}
-    if unknown := sorted(name for name in given if name not in source and name not in patterns):
-        todo = "Choose among these tables, or the settings' patterns."
-        raise SettingsError("There are no such tables to choose.", todo=todo, given=unknown, tables=sorted(source), patterns=sorted(patterns))
-    return [table for table in source if not given or table in given or any(patterns[name].matches(table) for name in given if name in patterns)]
-
-
 def spark_job(task_id: str, *arguments: str, **kwargs: Any) -> SparkSubmitOperator:
     """A task that runs spark_jobs/<task_id>.py; master and deploy mode come from the connection lakerelay_spark, jars from Spark's own defaults.
 
@@ -76,5 +61,15 @@ def replace_param() -> Param:
 
 def lake_table(settings: Settings, table: str) -> Asset:
     """The asset that downstream DAGs can be scheduled on: one for each table of the lake."""
+    return _asset(settings, table, "")
+
+
+def verified_table(settings: Settings, table: str) -> Asset:
+    """The same for DAGs that want a table only after it was found equal to the source."""
+    return _asset(settings, table, "/verified")
+
+
+def _asset(settings: Settings, table: str, suffix: str) -> Asset:
     database, name = table.split(".")
-    return Asset(name=quote(f"{settings.name}/{table}"), uri=f"lakerelay://{settings.name}/{quote(database)}/{quote(name)}", group="lakerelay")
+    address = f"lakerelay://{settings.name}/{quote(database)}/{quote(name)}{suffix}"
+    return Asset(name=quote(f"{settings.name}/{table}{suffix}"), uri=address, group="lakerelay")

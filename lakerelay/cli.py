@@ -1,5 +1,7 @@
 """The `lakerelay` command."""
 
+import os
+import subprocess
 from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, ParamSpec
@@ -9,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lakerelay import config
-from lakerelay.errors import LakerelayError
+from lakerelay.errors import LakerelayError, SettingsError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="MySQL into Apache Hudi: the embedded stack and the pipeline's commands.")
 console = Console(highlight=False)
@@ -95,6 +97,31 @@ def replay(
         say(f"{table}: {answer.applied} records applied, {answer.left} still cannot be decoded")
     else:
         say(f"{table}: the stream has not answered within {seconds:.0f} s; it does it as soon as stream_changes runs")
+
+
+@app.command()
+@told
+def verify(tables: Annotated[list[str] | None, typer.Argument(help="Such as shop.orders, as MySQL names it; all that are loaded by default.")] = None) -> None:
+    """Compare tables of the lake with MySQL, while both are written to. Exit status 1 unless all are equal."""
+    from lakerelay.capture.handover import comparable_tables
+
+    settings = config.load()
+    chosen = settings.choose(tables or (), comparable_tables(settings))
+    if not chosen:
+        raise SettingsError("No table is loaded that could be compared.", todo="Run full_load first.")
+    command = ["spark-submit", "--name", "lakerelay-verify_tables", str(config.SPARK_JOBS / "verify_tables.py"), "--tables", ",".join(chosen)]
+    raise typer.Exit(subprocess.run(command, env=_spark_environment(settings), check=False).returncode)
+
+
+def _spark_environment(settings: config.Settings) -> dict[str, str]:
+    """Where spark-submit is found, and its defaults: the embedded stack's, or those of the environment."""
+    if settings.local is None:
+        return dict(os.environ)
+    from lakerelay.local import airflow, secrets, spark
+
+    spark.write(settings.local)
+    environment = airflow.environment(settings)
+    return environment | {config.PASSWORD_VARIABLE: secrets.source_password(settings.local)}
 
 
 @app.command()

@@ -7,6 +7,7 @@ Secrets are not in here: see `source_password`.
 import os
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -18,6 +19,7 @@ from lakerelay.errors import SettingsError
 SETTINGS_VARIABLE = "LAKERELAY_SETTINGS"
 PASSWORD_VARIABLE = "LAKERELAY_SOURCE_PASSWORD"  # noqa: S105 — the variable's name
 SOURCE_CONNECTION = "lakerelay_source"
+SPARK_JOBS = Path(__file__).resolve().parents[1] / "spark_jobs"
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
@@ -92,6 +94,14 @@ class Stream(Section):
     writers: Positive = 2  # tables written side by side
 
 
+class Verify(Section):
+    """How gently verify_tables reads the source."""
+
+    rows_per_range: Positive = 200_000  # read by one query
+    pause_seconds: Annotated[float, Field(ge=0)] = 0.1  # after each range
+    minutes: Annotated[float, Field(gt=0)] = 120  # after which what is left stays undecided
+
+
 class Table(Section):
     """One table by its exact `name`, or all that match `pattern` (a regular expression over database.table)."""
 
@@ -147,6 +157,7 @@ class Settings(BaseSettings):
     lake: Lake
     relay: Relay = Relay()
     stream: Stream = Stream()
+    verify: Verify = Verify()
     tables: Annotated[tuple[Table, ...], Field(min_length=1)]
 
     @classmethod
@@ -192,6 +203,17 @@ class Settings(BaseSettings):
         """The entry that a source table falls under: one with its exact name, else the first pattern that matches."""
         entries = sorted(self.tables, key=lambda entry: entry.name is None)
         return next((entry for entry in entries if entry.matches(name)), None)
+
+    def choose(self, given: Sequence[str], present: Sequence[str]) -> list[str]:
+        """The tables of `present` that `given` names, exactly or by a pattern of the settings; all when it is empty.
+
+        Raises SettingsError naming what is neither: Airflow's form offers the right ones, but its API takes anything.
+        """
+        patterns = {table.pattern: table for table in self.tables if table.pattern is not None}
+        if unknown := sorted(name for name in given if name not in present and name not in patterns):
+            todo = "Choose among these tables, or the settings' patterns."
+            raise SettingsError("There are no such tables to choose.", todo=todo, given=unknown, tables=sorted(present), patterns=sorted(patterns))
+        return [table for table in present if not given or table in given or any(patterns[name].matches(table) for name in given if name in patterns)]
 
     def lake_table(self, name: str) -> str:
         """The table of the lake, database.table, that a source table is brought into."""

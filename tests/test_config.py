@@ -6,6 +6,7 @@ import pytest
 
 from lakerelay import config
 from lakerelay.errors import SettingsError
+from tests.conftest import PROJECT
 
 GOOD = """
 name = "shop"
@@ -110,3 +111,29 @@ def test_an_exact_name_comes_before_a_pattern(written) -> None:
 def test_addresses_come_from_the_embedded_stack(written) -> None:
     settings = config.load(written('name = "demo"\n[local]\nmysql_port = 23306\n[[tables]]\nname = "a.b"'))
     assert (settings.source.host, settings.source.port, settings.kafka.bootstrap_servers) == ("127.0.0.1", 23306, "127.0.0.1:19092")
+
+
+SETTINGS = config.load(PROJECT / "pipeline.toml")
+SOURCE = ["tpch.customer", "tpch.lineitem", "tpch.orders", "tpch.part"]
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        ([], SOURCE),
+        (["tpch.orders"], ["tpch.orders"]),
+        (["tpch.part", "tpch.lineitem"], ["tpch.lineitem", "tpch.part"]),
+        ([r"tpch\.(customer|part|supplier|partsupp|nation|region)"], ["tpch.customer", "tpch.part"]),
+    ],
+)
+def test_chosen_tables(given: list[str], chosen: list[str]) -> None:
+    """None given means all; a pattern of the settings means every table that matches it."""
+    assert SETTINGS.choose(given, SOURCE) == chosen
+
+
+@pytest.mark.parametrize("name", ["tpch.secret", "mysql.user", "tpch.nation", "tpch.orders; DROP TABLE tpch.orders", ".*", ""])
+def test_a_table_that_cannot_be_chosen_is_named(name: str) -> None:
+    """Airflow's form offers the right names, but its API takes anything."""
+    with pytest.raises(SettingsError, match="no such tables") as raised:
+        SETTINGS.choose(["tpch.orders", name], SOURCE)
+    assert raised.value.facts["given"] == [name]

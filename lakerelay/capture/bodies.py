@@ -6,8 +6,8 @@ import zlib
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from lakerelay.capture import topics
-from lakerelay.capture.binlog import quoted, quoted_column
+from lakerelay.capture import ranges, topics
+from lakerelay.capture.binlog import quoted
 from lakerelay.capture.progress import KeyRange, RelayRecord
 from lakerelay.capture.source import SourceTable
 from lakerelay.config import Settings
@@ -50,10 +50,7 @@ def select(table: SourceTable, part: KeyRange | None) -> str:
     statement = f"SELECT {table.select()} FROM {quoted(table.name)}"  # noqa: S608 — names quoted
     if part is None:
         return statement
-    column = quoted_column(part.column)
-    conditions = [f"{column} >= {part.lower}"] if part.lower is not None else []  # literals that the planner made
-    conditions += [f"{column} < {part.upper}"] if part.upper is not None else []
-    return f"{statement} FORCE INDEX (PRIMARY) WHERE {' AND '.join(conditions) or 'TRUE'}"
+    return f"{statement} FORCE INDEX (PRIMARY) WHERE {ranges.condition(part)}"
 
 
 def _options(settings: Settings, body: str, name: str, prefix: str, tables: Iterable[str]) -> dict[str, str]:

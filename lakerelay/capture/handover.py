@@ -1,11 +1,12 @@
-"""Full load → stream: which tables are loaded, from the progress topic."""
+"""What the progress topic says of tables: are they loaded, from where does the stream go on, are they equal to the source."""
 
 import logging
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from lakerelay.capture.progress import Progress, State
 from lakerelay.config import Settings
-from lakerelay.errors import LakeError
+from lakerelay.errors import LakeError, VerifyError
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +39,26 @@ def verdict(state: State, tables: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def loaded_tables(settings: Settings) -> list[str]:
+def comparable_tables(settings: Settings) -> list[str]:
+    """Tables that stand in the lake, stopped ones too, and are to hold the rows that MySQL holds."""
     with Progress(settings) as progress:
-        return sorted(name for name, record in progress.read().tables.items() if record.state == "loaded")
+        known = progress.read().tables
+    return sorted(name for name, record in known.items() if record.state != "planned" and (entry := settings.table(name)) and entry.kind == "upsert")
+
+
+def require_equal(settings: Settings, table: str, since: float) -> dict[str, str | int]:
+    """Rows, source position and time of a comparison made after `since`, Unix seconds. Raises VerifyError unless it found the table equal."""
+    with Progress(settings) as progress:
+        record = progress.read().verified.get(table)
+    if record is None or record.checked_at < since:
+        raise VerifyError("The comparison did not come to this table.", safe="Nothing was changed.", todo="See the log of verify_tables.", table=table)
+    if record.verdict != "equal":
+        keys = {"/".join(key): what for key, what in record.keys}
+        todo = "Run full_load for it with replace set." if record.verdict == "different" else "See to it, then compare again."
+        raise VerifyError(
+            f"A table is {record.verdict}.", safe="Nothing was changed.", todo=todo, table=table, why=record.why, differing=record.differing, keys=keys
+        )
+    return {"rows": record.source_rows, "position": str(record.position), "checked_at": datetime.fromtimestamp(record.checked_at, UTC).isoformat()}
 
 
 def relay_name(state: State, relay: str) -> str:

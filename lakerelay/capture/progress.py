@@ -101,20 +101,20 @@ class PositionRecord:
 
 @dataclass(frozen=True)
 class VerifyRecord:
-    """A comparison of a table: the source's side first, then with the lake's verdict.
-
-    `columns`: name → how the column is written as text (see capture.checksum); checksums: by column, and `*` for whole rows.
-    """
+    """A comparison of a table with the source."""
 
     kind: ClassVar[str] = "verify"
 
     table: str
-    columns: dict[str, str]
-    source_rows: int
-    source_checksums: dict[str, str]
-    key_columns: tuple[str, ...] = ()
-    verdict: str = ""  # equal | different, empty until the lake was read
+    verdict: str  # equal | different | undecided (there was no time left, or it is not streamed: `why`)
+    why: str = ""
+    source_rows: int = 0
     lake_rows: int = 0
+    keys: tuple[tuple[tuple[str, ...], str], ...] = ()  # the first keys that differ, each with what is wrong: columns, or where it is missing
+    differing: int = 0  # keys
+    changing: int = 0  # keys that were changed again whenever they were looked at
+    left_out: tuple[str, ...] = ()  # columns of types that are not compared
+    position: Position | None = None  # of the source, as it was compared first
     checked_at: float = 0.0
 
     @property

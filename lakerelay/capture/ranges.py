@@ -59,6 +59,18 @@ def _next(mysql: MySQL, names: dict[str, str], lower: str, rows: int) -> tuple[s
     return None if above is None else (literal(above), _count(mysql, _COUNT.format(**names, lower=lower)))
 
 
+def condition(part: KeyRange) -> str:
+    """Whether a row is in the range, as SQL.
+
+    >>> condition(KeyRange("id", "1", "5")), condition(KeyRange("id", None, None))
+    ('`id` >= 1 AND `id` < 5', 'TRUE')
+    """
+    column = quoted_column(part.column)
+    bounds = [f"{column} >= {part.lower}"] if part.lower is not None else []  # literals that `split` made
+    bounds += [f"{column} < {part.upper}"] if part.upper is not None else []
+    return " AND ".join(bounds) or "TRUE"
+
+
 def literal(value: object) -> str:
     """A key's value as an SQL literal that means the same under any sql_mode.
 

@@ -9,7 +9,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
 
 from lakerelay import airflow_tasks, config
-from lakerelay.errors import ConnectError, PreflightError, SettingsError
+from lakerelay.errors import ConnectError, PreflightError
 
 PROJECT = Path(__file__).resolve().parents[2]
 DAGS = PROJECT / "dags"
@@ -80,8 +80,9 @@ def test_one_run_at_a_time(dags: dict[str, DAG], name: str) -> None:
     assert dags[name].max_active_runs == 1
 
 
-def test_the_source_is_summed_up_before_the_lake(dags: dict[str, DAG]) -> None:
-    assert dags["verify_tables"].get_task("verify_tables").upstream_task_ids == {"checksum_source"}
+def test_each_table_gets_its_verdict_whether_or_not_another_differs(dags: dict[str, DAG]) -> None:
+    assert dags["verify_tables"].get_task("verdict").trigger_rule == "all_done"
+    assert dags["verify_tables"].get_task("verdict").upstream_task_ids == {"choose_tables", "verify_tables"}
 
 
 def test_spark_jobs_are_found(dags: dict[str, DAG]) -> None:
@@ -93,32 +94,6 @@ def test_the_trigger_form_offers_the_tables_of_the_settings(dags: dict[str, DAG]
     form = dags["full_load"].params.get_param("tables").schema
     assert form["type"] == "array"
     assert form["examples"] == ["tpch.lineitem", "tpch.orders", r"tpch\.(customer|part|supplier|partsupp|nation|region)"]
-
-
-SETTINGS = config.load(PROJECT / "pipeline.toml")
-SOURCE = ["tpch.customer", "tpch.lineitem", "tpch.orders", "tpch.part"]
-
-
-@pytest.mark.parametrize(
-    ("given", "chosen"),
-    [
-        ([], SOURCE),
-        (["tpch.orders"], ["tpch.orders"]),
-        (["tpch.part", "tpch.lineitem"], ["tpch.lineitem", "tpch.part"]),
-        ([r"tpch\.(customer|part|supplier|partsupp|nation|region)"], ["tpch.customer", "tpch.part"]),
-    ],
-)
-def test_chosen_tables(given: list[str], chosen: list[str]) -> None:
-    """None given means all; a pattern of the settings means every table that matches it."""
-    assert airflow_tasks.chosen_tables(SETTINGS, given, SOURCE) == chosen
-
-
-@pytest.mark.parametrize("name", ["tpch.secret", "mysql.user", "tpch.nation", "tpch.orders; DROP TABLE tpch.orders", ".*", ""])
-def test_a_table_that_cannot_be_chosen_is_named(name: str) -> None:
-    """Airflow's form offers the right names, but its API takes anything."""
-    with pytest.raises(SettingsError, match="no such tables") as raised:
-        airflow_tasks.chosen_tables(SETTINGS, ["tpch.orders", name], SOURCE)
-    assert raised.value.facts["given"] == [name]
 
 
 @pytest.mark.parametrize(

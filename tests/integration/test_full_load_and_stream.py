@@ -17,15 +17,14 @@ from pyspark.sql import SparkSession
 
 from lakerelay.capture import binlog, topics
 from lakerelay.capture.bodies import capture_name
-from lakerelay.capture.checksum import checksum_source
 from lakerelay.capture.connector import Connector
 from lakerelay.capture.plan import plan_relays
 from lakerelay.capture.position import fix_position
 from lakerelay.capture.progress import Progress, State
 from lakerelay.capture.relay import scan_relay
 from lakerelay.config import Settings
-from lakerelay.errors import VerifyError, WriterFencedError
-from lakerelay.lake import load, store, verify
+from lakerelay.errors import WriterFencedError
+from lakerelay.lake import load, store
 from lakerelay.local import mysql
 from tests.integration.pipeline import Stream
 
@@ -175,21 +174,11 @@ def test_a_row_deleted_during_the_full_load_does_not_come_back(spark: SparkSessi
         assert not {(table, key) for (key,) in lake_rows(spark, settings, table)} & loaded.deleted
 
 
-def test_verify_agrees_and_names_a_column_that_differs(spark: SparkSession, settings: Settings, loaded: Writer) -> None:
-    checksum_source(settings, names(settings))
-    verify.verify_tables(spark, settings, names(settings))
-    with mysql.connect(settings.local, database=NAME) as connection, connection.cursor() as cursor:
-        cursor.execute("UPDATE mor_one SET v = CONCAT(v, '!') LIMIT 1")
-        connection.commit()
-    checksum_source(settings, names(settings))
-    with pytest.raises(VerifyError, match=rf"{NAME}.mor_one': '\*, v'"):
-        verify.verify_tables(spark, settings, names(settings))
-
-
 def test_a_second_full_load_reads_nothing(spark: SparkSession, settings: Settings, loaded: Writer) -> None:
     assert plan_relays(settings, [], run="second", replace=False) == []
 
 
+@pytest.mark.fault("F-35", "streaming", "the checkpoint is deleted", "the lake says from where to go on")
 def test_the_stream_goes_on_from_the_lake_without_its_checkpoint(
     spark: SparkSession, settings: Settings, loaded: Writer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
