@@ -40,6 +40,11 @@ class Source:
         """Changes up to here are of a table that was dropped."""
         return self.schemas[0].seq if self.schemas[0].emptied else 0
 
+    @property
+    def has_history(self) -> bool:
+        """Whether it matters where in the binlog a change stands."""
+        return len(self.schemas) > 1 or self.made_anew > 0
+
     def learn(self, captured: Sequence[TableSchema], history: bool) -> None:
         """Take up schemas from the schema-change topic; where rows are `history`, those of a table that was dropped stay."""
         known = [*self.schemas[:1], *(schema for schema in captured if schema.seq > self.schemas[0].seq)]
@@ -180,7 +185,7 @@ class Followed:
             commit = commit.moved(source.name, offset=count["last"] + 1)
             records = batch.where((F.col("topic") == source.topic) & (F.col("offset") >= self.offset(source)))
             records = records.where(F.col("offset") > count["emptied"]) if source in emptied else records
-            span = (decode.place(count["first_value"]), decode.place(count["last_value"])) if spans_known else None
+            span = (decode.place(count["first_value"]), decode.place(count["last_value"])) if spans_known and source.has_history else None
             parts.append(self._changes(source, records.coalesce(1) if few else records, span))
         changes = reduce(DataFrame.unionByName, parts)
         if emptied:

@@ -253,19 +253,15 @@ class _Batches:
 
     def _write(self, batch: DataFrame, number: int) -> None:
         self._progress.write(self.newest)  # a driver that was replaced is refused here, before it writes
+        self._read_schemas()  # the batch's end is fixed by now: every schema that it needs is there
         batch.persist()
         try:
             emptied = F.max(F.when(decode.is_truncate(), F.col("offset")))
-            counts = batch.groupBy("topic").agg(
-                F.count("*").alias("events"),
-                F.max("timestamp").alias("at"),
-                F.max("offset").alias("last"),
-                F.min_by("value", "offset").alias("first_value"),
-                F.max_by("value", "offset").alias("last_value"),
-                emptied.alias("emptied"),
-            )
-            by_topic = {row["topic"]: row for row in counts.collect()}
-            self._read_schemas()  # after the batch's end is fixed: every schema that the batch needs is there
+            counts = [F.count("*").alias("events"), F.max("timestamp").alias("at"), F.max("offset").alias("last"), emptied.alias("emptied")]
+            # Only where there are several schemas to choose from: values as results make Spark sort all records.
+            spans = any(source.has_history for each in self.followed for source in each.sources)
+            counts += [F.min_by("value", "offset").alias("first_value"), F.max_by("value", "offset").alias("last_value")] if spans else []
+            by_topic = {row["topic"]: row for row in batch.groupBy("topic").agg(*counts).collect()}
             self._number = number
             work = [(each, {source.name: by_topic[source.topic] for source in each.sources if source.topic in by_topic}) for each in self.followed]
             self._write_tables([(each, batch, count) for each, count in work if count or any(map(each.altered, each.sources))])
