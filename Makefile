@@ -57,8 +57,8 @@ test: $(READY) ## Run the tests, on real servers that they start themselves
 	@.venv/bin/pytest $(ARGS)
 
 .PHONY: faults
-faults: $(READY) ## Break things while tables are streamed, and write docs/faults.md
-	@LAKERELAY_TEST_WRITE=1 .venv/bin/pytest -m fault tests/faults $(ARGS)
+faults: $(READY) ## Break things while tables are loaded and streamed, and write docs/faults.md
+	@LAKERELAY_TEST_WRITE=1 .venv/bin/pytest -m fault $(ARGS)
 
 .PHONY: lint
 lint: $(READY) ## Check style and types

@@ -35,6 +35,7 @@ from lakerelay.lake import session
 from lakerelay.local import jars, java, secrets
 from lakerelay.local import stack as embedded
 from lakerelay.local.airflow import AirflowApi, url, users_file
+from tests.faults import table as faults
 
 PROJECT = Path(__file__).resolve().parents[1]
 FOLDER = Path(os.environ.get("LAKERELAY_TEST_FOLDER") or PROJECT / ".lakerelay-test").resolve()
@@ -140,3 +141,12 @@ def spark() -> Iterator[SparkSession]:
     found = session.start("tests", **options)
     yield found
     found.stop()
+
+
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    if call.when == "call" and (marker := item.get_closest_marker("fault")):
+        faults.seen(marker, call.excinfo is None, dict(item.user_properties).get("seen", ""), call.duration)
+
+
+def pytest_sessionfinish() -> None:
+    faults.write()

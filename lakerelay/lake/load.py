@@ -9,6 +9,7 @@ from itertools import groupby
 
 from pyspark.sql import SparkSession
 
+from lakerelay import failpoint
 from lakerelay.capture import topics
 from lakerelay.capture.progress import Progress, RelayRecord, State, TableRecord
 from lakerelay.config import Settings
@@ -131,6 +132,7 @@ class _Work:
         if missing:  # an interrupted run may have made it already
             commit = assemble.write(self.spark, self.settings, missing, relays, schemas, table, commit)
         assert commit is not None
+        failpoint.passed(f"loaded {records[0].table}")
         for record in records:
             rows, (_, high) = sum(relay.rows[record.table] for relay in relays[record.table]), assemble.window(relays[record.table])
             schema = replace(schemas[record.table], emptied=False).to_json()

@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from lakerelay import failpoint
 from lakerelay.columns import ADDED, CHANGE, KEY, PARTITION, SCHEMA, SEQ, TABLE
 from lakerelay.config import Settings
 from lakerelay.errors import CommitConflictError, LakeError, SettingsError
@@ -211,6 +212,7 @@ def _write(rows: DataFrame, table: LakeTable, commit: Commit, operation: str, mo
             expected=commit.metadata,
             found=written and written.metadata,
         )
+    failpoint.passed(f"committed {table.name}")
     return written
 
 

@@ -70,6 +70,7 @@ def test_a_table_added_to_the_settings_is_captured_from_then_on(source: Source, 
     assert _changes(both, f"{source.name}.a", 1) == [("c", 2)]
 
 
+@pytest.mark.fault("F-14c", "streaming", "connector and offsets are gone", "the position is put back from the progress topic")
 def test_offsets_that_connect_lost_are_put_back(source: Source, fill: Fill, caplog: pytest.LogCaptureFixture) -> None:
     fill("t", 1)
     settings = source.settings()
@@ -82,6 +83,7 @@ def test_offsets_that_connect_lost_are_put_back(source: Source, fill: Fill, capl
     assert "position put back" in caplog.text
 
 
+@pytest.mark.fault("F-25b", "streaming", "the address leads to another server", "refused, with the reason")
 def test_another_server_is_refused(source: Source, fill: Fill) -> None:
     fill("t", 1)
     settings = source.settings()
@@ -93,6 +95,7 @@ def test_another_server_is_refused(source: Source, fill: Fill) -> None:
         fix_position(settings)
 
 
+@pytest.mark.fault("F-25", "streaming", "the binlog ends before the position: it was reset, or the server restored", "refused, with the reason")
 def test_a_binlog_that_ends_before_the_offset_is_refused(source: Source, fill: Fill) -> None:
     """As after RESET MASTER, or when the server was restored from a backup."""
     fill("t", 1)

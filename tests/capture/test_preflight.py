@@ -47,6 +47,7 @@ def test_a_fit_source_passes(source: Source, fill: Fill, caplog: pytest.LogCaptu
     assert config.source_password() not in caplog.text
 
 
+@pytest.mark.fault("F-02", "preflight", "log_bin, binlog_format, binlog_row_image, PARTIAL_JSON, retention", "refused, with the statement that mends it")
 @pytest.mark.parametrize(
     ("change", "name", "mend"),
     [
@@ -80,6 +81,7 @@ def test_the_server_is_asked(source: Source, fill: Fill) -> None:
         source.run("SET GLOBAL binlog_row_image = @before")
 
 
+@pytest.mark.fault("F-01", "preflight", "a grant is missing, each in turn", "refused, with the statement that mends it; nothing was made")
 @pytest.mark.parametrize("lacking", ["LOCK TABLES", "REPLICATION SLAVE", "REPLICATION CLIENT", "SELECT"])
 def test_each_missing_grant_is_named_and_its_statement_mends_it(source: Source, fill: Fill, account: str, lacking: str) -> None:
     fill("t", 1)
@@ -106,6 +108,7 @@ def test_without_a_lock_its_privilege_is_not_needed(source: Source, fill: Fill, 
     assert _failed(_as_user(source.settings(relay={"locking": "none"}))) == {}
 
 
+@pytest.mark.fault("F-03", "preflight", "tables without a key, of types and names that the lake cannot have", "all are named at once")
 def test_all_that_is_wrong_with_tables_is_said_at_once(source: Source, fill: Fill) -> None:
     fill("good", 1)
     source.run("CREATE TABLE keyless (a INT)", "CREATE TABLE declared (a INT, b INT)", "CREATE TABLE wrong (a INT)")

@@ -14,7 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,16 +26,15 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
-from lakerelay import airflow_tasks, config
+from lakerelay import airflow_tasks, config, failpoint
 from lakerelay.capture import topics
-from lakerelay.config import Settings
+from lakerelay.config import Local, Settings
 from lakerelay.lake import store
 from lakerelay.local import mysql
 from lakerelay.local import spark as spark_settings
 from lakerelay.local import stack as embedded
 from lakerelay.local.process import Process
 from tests.conftest import PROJECT, MakeSettings
-from tests.faults import table
 from tests.integration.pipeline import Pipeline
 
 TABLES = {"cow": {"type": "cow"}, "mor": {"type": "mor", "partition": "p"}}
@@ -124,15 +124,16 @@ class Reader(threading.Thread):
 
 
 class Driver:
-    """The stream as Airflow's task starts it: spark-submit, which starts Python."""
+    """A job as Airflow's task starts it, the stream by default: spark-submit, which starts Python."""
 
-    def __init__(self, settings_file: Path, settings: Settings) -> None:
-        assert settings.local is not None
-        conf = spark_settings.write(settings.local)
-        environment = os.environ | {config.SETTINGS_VARIABLE: str(settings_file), "SPARK_CONF_DIR": str(conf), "PYSPARK_PYTHON": sys.executable}
-        environment |= {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYTHONPATH": str(PROJECT)}
-        self.log = settings_file.with_suffix(f".{time.time_ns()}.log")
-        command = [Path(sys.executable).with_name("spark-submit"), "--master", "local[2]", PROJECT / "spark_jobs" / "stream_changes.py"]
+    def __init__(self, pipeline: "Breakable", *job: str, dies: str = "") -> None:
+        """`dies`: a point of lakerelay.failpoint."""
+        conf = spark_settings.write(pipeline.local)
+        environment = os.environ | {config.SETTINGS_VARIABLE: str(pipeline.file), "SPARK_CONF_DIR": str(conf), "PYSPARK_PYTHON": sys.executable}
+        environment |= {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYTHONPATH": str(PROJECT), failpoint.VARIABLE: dies}
+        self.log = pipeline.file.with_suffix(f".{time.time_ns()}.log")
+        program, *arguments = job or ("stream_changes",)
+        command = [Path(sys.executable).with_name("spark-submit"), "--master", "local[2]", config.SPARK_JOBS / f"{program}.py", *arguments]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 
@@ -171,44 +172,21 @@ class Driver:
         self.process.wait()
 
 
-class Faulty(Pipeline):
-    """The pipeline with its writer, its reader and its driver."""
-
-    def __init__(self, make_settings: MakeSettings, spark: SparkSession) -> None:
-        super().__init__(make_settings, spark, "faults", TABLES, stream={"seconds_between_batches": 1.0})
-        assert self.settings.local is not None
-        self.file = self.settings.local.folder / "settings" / f"{self.name}.toml"
-        self.run(*(f"CREATE TABLE {name} ({_COLUMNS})" for name in TABLES))
-        self.ledger = Ledger(self.settings, self.name)
-        self.ledger.start()
-        self.full_load()
-        self._stream: Any = self  # whose error `wait` looks at
-        self._retries = 0
-        self._drivers: list[Driver] = []
-        self.reader = Reader(self)
-        self.reader.start()
-        self.start()
-
-    def start(self) -> Driver:
-        self.driver = Driver(self.file, self.settings)
-        self._drivers.append(self.driver)
-        return self.driver
+class Breakable(Pipeline):
+    """A pipeline whose servers can be broken."""
 
     @property
-    def error(self) -> str | None:
-        """Of the stream, when Airflow would have tried it often enough."""
-        if self.driver.error and self._retries:
-            self._retries -= 1
-            self.start()
-        return self.driver.error
+    def local(self) -> Local:
+        assert self.settings.local is not None
+        return self.settings.local
 
-    def restart(self) -> Driver:
-        self.driver.kill()
-        return self.start()
+    @property
+    def file(self) -> Path:
+        """Its settings."""
+        return self.local.folder / "settings" / f"{self.name}.toml"
 
     def server(self, name: str) -> psutil.Process:
-        assert self.settings.local is not None
-        found = Process(name, self.settings.local.folder).find()
+        found = Process(name, self.local.folder).find()
         assert found is not None
         return found
 
@@ -232,20 +210,73 @@ class Faulty(Pipeline):
         finally:
             self.run(f"ALTER USER {user} ACCOUNT UNLOCK")
 
+    def ask_kafka(self, what: Callable[[AdminClient], Mapping[Any, Future[Any]]]) -> None:
+        """Until Kafka has done it."""
+        for future in what(AdminClient({"bootstrap.servers": self.settings.kafka.bootstrap_servers})).values():
+            future.result()
+
     @contextmanager
     def topic_config(self, topic: str, option: str, value: str) -> Iterator[None]:
-        admin = AdminClient({"bootstrap.servers": self.settings.kafka.bootstrap_servers})
-
         def set_to(wanted: str) -> None:
             entry = ConfigEntry(option, wanted, incremental_operation=AlterConfigOpType.SET)
-            for future in admin.incremental_alter_configs([ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])]).values():
-                future.result()
+            self.ask_kafka(lambda admin: admin.incremental_alter_configs([ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])]))
 
         set_to(value)
         try:
             yield
         finally:
             set_to(str(topics.LARGEST))
+
+
+class Faulty(Breakable):
+    """The pipeline with its writer, its reader and its driver."""
+
+    def __init__(self, make_settings: MakeSettings, spark: SparkSession) -> None:
+        super().__init__(make_settings, spark, "faults", TABLES, stream={"seconds_between_batches": 1.0})
+        self.run(*(f"CREATE TABLE {name} ({_COLUMNS})" for name in TABLES))
+        self.ledger = Ledger(self.settings, self.name)
+        self.ledger.start()
+        self.full_load()
+        self._stream: Any = self  # whose error `wait` looks at
+        self._retries = 0
+        self._drivers: list[Driver] = []
+        self.reader = Reader(self)
+        self.reader.start()
+        self.start()
+
+    def start(self, dies: str = "") -> Driver:
+        self.driver = Driver(self, dies=dies)
+        self._drivers.append(self.driver)
+        return self.driver
+
+    @property
+    def error(self) -> str | None:
+        """Of the stream, when Airflow would have tried it often enough."""
+        if self.driver.error and self._retries:
+            self._retries -= 1
+            self.start()
+        return self.driver.error
+
+    def restart(self) -> Driver:
+        self.driver.kill()
+        return self.start()
+
+    def until_stopped(self, *tables: str, why: str) -> None:
+        """Until exactly these are, for this reason."""
+        deadline = time.monotonic() + 120
+        while set(stopped := self.stopped()) != set(tables):
+            assert time.monotonic() < deadline, f"{stopped}\n{self.driver.text[-3000:]}"
+            time.sleep(0.5)
+        assert all(why in error for error in stopped.values()), stopped
+
+    def stopped(self) -> dict[str, str]:
+        """Table → why."""
+        return {name.partition(".")[2]: record.error for name, record in self.state().tables.items() if record.state == "stopped"}
+
+    def load_again(self) -> str:
+        """The stopped tables; returns as `require_whole`."""
+        self.full_load(*self.stopped(), replace=True)
+        return self.require_whole()
 
     def require_whole(self) -> str:
         """Wait until all is applied, and compare; returns what was compared."""
@@ -288,12 +319,3 @@ def faulty(make_settings: MakeSettings, spark: SparkSession) -> Iterator[Faulty]
         yield pipeline
     finally:
         pipeline.close()
-
-
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-    if call.when == "call" and (marker := item.get_closest_marker("fault")):
-        table.seen(marker, call.excinfo is None, dict(item.user_properties).get("seen", ""), call.duration)
-
-
-def pytest_sessionfinish() -> None:
-    table.write()

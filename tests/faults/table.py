@@ -1,25 +1,26 @@
 """docs/faults.md, from what the tests saw."""
 
+import ast
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import PROJECT
-
-FILE = PROJECT / "docs" / "faults.md"
+_TESTS = Path(__file__).resolve().parents[1]
+FILE = _TESTS.parent / "docs" / "faults.md"
 WRITE = "LAKERELAY_TEST_WRITE"
 _HEAD = """# What happens when something breaks
 
-Written by `make faults`, which makes each fault on real servers while tables are written to, streamed and read. After each of them the lake must
-equal MySQL, every write that MySQL acknowledged must be there, and no reader may have seen a row go back or a deleted one come back
-(`tests/faults/conftest.py`).
+Written by `make faults`, which makes each fault on real servers. Those of `tests/faults/` come while tables are written to, streamed and read: after each of
+them the lake must equal MySQL, every write that MySQL acknowledged must be there, and no reader may have seen a row go back or a deleted one come back
+(`tests/faults/conftest.py`). The others have the marker `fault` at their tests. A row is the last time that its fault was made.
 
 | fault | phase | how it is made | expected | seen | seconds |
 |---|---|---|---|---|---|
 """
-_seen: list["Row"] = []
+_seen: dict[str, "Row"] = {}
 
 
 @dataclass(frozen=True)
@@ -28,21 +29,25 @@ class Row:
     phase: str
     how: str
     expected: str
-    seen: str
+    seen: tuple[str, ...]
+    passed: int
+    failed: int
     seconds: float
 
     @property
     def line(self) -> str:
-        return f"| {self.fault} | {self.phase} | {self.how} | {self.expected} | {self.seen} | {self.seconds:.0f} |\n"
-
-
-def facts(marker: pytest.Mark) -> tuple[str, str, str, str]:
-    """fault, phase, how, expected."""
-    return marker.args  # type: ignore[return-value]
+        tests = f" in {self.passed} tests" if self.passed > 1 else ""
+        verdict = f"**not as expected** in {self.failed} of {self.passed + self.failed} tests" if self.failed else f"as expected{tests}"
+        seen = ": ".join([verdict, *filter(None, ["; ".join(self.seen)])])
+        return f"| {self.fault} | {self.phase} | {self.how} | {self.expected} | {seen} | {self.seconds:.0f} |\n"
 
 
 def seen(marker: pytest.Mark, passed: bool, what: Any, seconds: float) -> None:
-    _seen.append(Row(*facts(marker), f"as expected{f': {what}' * bool(what)}" if passed else "**not as expected**", seconds))
+    """What one test saw; several may be of one fault."""
+    fault, phase, how, expected = marker.args
+    before = _seen.get(fault, Row(fault, phase, how, expected, (), 0, 0, 0.0))
+    told = (*before.seen, str(what)) if what else before.seen
+    _seen[fault] = replace(before, seen=told, passed=before.passed + passed, failed=before.failed + (not passed), seconds=before.seconds + seconds)
 
 
 def write() -> None:
@@ -54,4 +59,16 @@ def lines() -> dict[str, str]:
     """Fault → its line: of this run, else as it stands in the file."""
     standing = FILE.read_text().splitlines(keepends=True) if FILE.exists() else []
     known = {line.split(" | ")[0].removeprefix("| "): line for line in standing if line.startswith("| F-")}
-    return known | {row.fault: row.line for row in _seen}
+    return known | {fault: row.line for fault, row in _seen.items()}
+
+
+def marked() -> dict[tuple[str, ...], bool]:
+    """(fault, phase, how, expected) of each test's marker → whether `make test` leaves it out."""
+    found: dict[tuple[str, ...], bool] = {}
+    for file in _TESTS.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                marks = {ast.unparse(each.func if isinstance(each, ast.Call) else each).removeprefix("pytest.mark."): each for each in node.decorator_list}
+                if isinstance(fault := marks.get("fault"), ast.Call):
+                    found[tuple(map(ast.literal_eval, fault.args))] = "long" in marks
+    return found

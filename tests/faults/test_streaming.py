@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import NewPartitions
 
 from lakerelay.capture import topics
 from lakerelay.capture.bodies import capture_name
@@ -26,19 +26,6 @@ def _capture(faulty: Faulty) -> Connector:
 
 def _topic(faulty: Faulty, name: str) -> str:
     return topics.data(topics.capture_prefix(faulty.settings), f"{faulty.name}.{name}")
-
-
-def _stopped(faulty: Faulty) -> dict[str, str]:
-    return {name.partition(".")[2]: record.error for name, record in faulty.state().tables.items() if record.state == "stopped"}
-
-
-def _until_stopped(faulty: Faulty, *tables: str) -> str:
-    """Until exactly these are, by a full load again at most; returns why the first is."""
-    deadline = time.monotonic() + 120
-    while set(stopped := _stopped(faulty)) != set(tables):
-        assert time.monotonic() < deadline, f"{stopped}\n{faulty.driver.text[-3000:]}"
-        time.sleep(0.5)
-    return stopped[tables[0]]
 
 
 @pytest.mark.fault("F-10", "streaming", "`kill -9` of the Kafka Connect worker, twice", "capture goes on where it was")
@@ -87,9 +74,8 @@ def test_the_offsets_are_deleted(faulty: Faulty, record_property: Seen) -> None:
     capture.forget()
     time.sleep(1)
     capture.resume()
-    assert "Capture lost its position and began anew" in _until_stopped(faulty, *TABLES, "heartbeat_")
-    faulty.full_load(replace=True)
-    record_property("seen", faulty.require_whole())
+    faulty.until_stopped(*TABLES, "heartbeat_", why="Capture lost its position and began anew")
+    record_property("seen", faulty.load_again())
 
 
 @pytest.mark.fault("F-20", "streaming", "`kill -9` of mysqld", "capture goes on where it was")
@@ -137,9 +123,8 @@ def test_the_binlog_is_purged(faulty: Faulty, record_property: Seen) -> None:
     with pytest.raises(SourceError, match="changes are lost"):
         fix_position(faulty.settings)
     fix_position(faulty.settings, begin_anew=True)
-    _until_stopped(faulty, *TABLES, "heartbeat_")
-    faulty.full_load(replace=True)
-    record_property("seen", faulty.require_whole())
+    faulty.until_stopped(*TABLES, "heartbeat_", why="Capture lost its position and began anew")
+    record_property("seen", faulty.load_again())
 
 
 @pytest.mark.fault("F-30", "streaming", "a second driver while the first runs, as after a killed Airflow worker", "the older ends, and says why")
@@ -170,6 +155,18 @@ def test_the_python_of_the_driver_is_killed(faulty: Faulty, record_property: See
     for child in faulty.driver.children():
         child.kill()
     faulty.start()
+    record_property("seen", faulty.require_whole())
+
+
+@pytest.mark.fault(
+    "F-34", "committing", "the driver dies between the commit of one table and that of the other", "what is committed is not applied again, the rest is"
+)
+@pytest.mark.long
+def test_the_driver_dies_between_two_tables(faulty: Faulty, record_property: Seen) -> None:
+    for name in TABLES:
+        faulty.driver.kill()
+        faulty.start(dies=f"committed {faulty.name}.{name}").ended()
+        faulty.start()
     record_property("seen", faulty.require_whole())
 
 
@@ -213,9 +210,8 @@ def test_a_topic_is_made_anew(faulty: Faulty, record_property: Seen) -> None:
     time.sleep(_WORK)
     fix_position(faulty.settings)
     faulty.start()
-    assert "the topic" in _until_stopped(faulty, "cow")
-    faulty.full_load("cow", replace=True)
-    record_property("seen", faulty.require_whole())
+    faulty.until_stopped("cow", why="the topic")
+    record_property("seen", faulty.load_again())
 
 
 @pytest.mark.fault(
@@ -227,29 +223,23 @@ def test_unread_changes_are_deleted(faulty: Faulty, record_property: Seen) -> No
     time.sleep(_WORK)
     topic = _topic(faulty, "mor")
     end = topics.end_offsets(faulty.settings, [topic])[topic]
-    admin = AdminClient({"bootstrap.servers": faulty.settings.kafka.bootstrap_servers})
-    for future in admin.delete_records([TopicPartition(topic, 0, end)]).values():
-        future.result()
+    faulty.ask_kafka(lambda admin: admin.delete_records([TopicPartition(topic, 0, end)]))
     faulty.start()
-    assert "Kafka has deleted them" in _until_stopped(faulty, "mor")
-    faulty.full_load("mor", replace=True)
-    record_property("seen", faulty.require_whole())
+    faulty.until_stopped("mor", why="Kafka has deleted them")
+    record_property("seen", faulty.load_again())
 
 
 @pytest.mark.fault("F-40d", "streaming", "a capture topic is given more partitions", "that table is stopped; deleted, and loaded again, it goes on")
 @pytest.mark.long
 def test_a_topic_is_given_partitions(faulty: Faulty, record_property: Seen) -> None:
     topic = _topic(faulty, "cow")
-    admin = AdminClient({"bootstrap.servers": faulty.settings.kafka.bootstrap_servers})
-    for future in admin.create_partitions([NewPartitions(topic, 3)]).values():
-        future.result()
+    faulty.ask_kafka(lambda admin: admin.create_partitions([NewPartitions(topic, 3)]))
     time.sleep(_WORK)
     faulty.restart()
-    assert "more partitions" in _until_stopped(faulty, "cow")
+    faulty.until_stopped("cow", why="more partitions")
     topics.delete(faulty.settings, [topic])
     fix_position(faulty.settings)
-    faulty.full_load("cow", replace=True)
-    record_property("seen", faulty.require_whole())
+    record_property("seen", faulty.load_again())
 
 
 @pytest.mark.fault("F-43", "streaming", "every record of a capture topic is written to it again, in another order", "the newest by the binlog stays")

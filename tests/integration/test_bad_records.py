@@ -67,6 +67,7 @@ def rows(pipeline: Pipeline, table: str, *columns: str) -> list[tuple[Any, ...]]
     return sorted(tuple(row) for row in pipeline.lake(table).select(*columns).collect())
 
 
+@pytest.mark.fault("F-42a", "streaming", "records that are no JSON, no event, of another type, empty", "put aside in the quarantine")
 def test_bad_records_are_put_aside_as_they_are(pipeline: Pipeline) -> None:
     """The changes beside them arrive."""
     name = f"{pipeline.name}.aside"
@@ -89,6 +90,7 @@ def test_bad_records_are_put_aside_as_they_are(pipeline: Pipeline) -> None:
     assert all(row["reason"] for row in found)
 
 
+@pytest.mark.fault("F-42b", "streaming", "records in quarantine can be read again", "applied in order; newer rows stay")
 @pytest.mark.parametrize("table", ["upserted", "log"])
 def test_a_replay_applies_what_can_be_read_by_now(pipeline: Pipeline, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after an update of lakerelay: here SMALLINT cannot be read for a while. Newer rows stay as they are, deleted ones deleted."""
@@ -116,6 +118,7 @@ def test_a_replay_applies_what_can_be_read_by_now(pipeline: Pipeline, table: str
         assert [tuple(row) for row in found] == expected
 
 
+@pytest.mark.fault("F-42c", "streaming", "the same without a quarantine", "that table stops and says why")
 def test_a_table_stops_by_default(pipeline: Pipeline) -> None:
     send(pipeline, "stops", b"not JSON")
     deadline = time.monotonic() + 120

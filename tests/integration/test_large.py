@@ -24,6 +24,7 @@ def pipeline(make_settings: Callable[..., Settings], spark: SparkSession) -> Ite
         yield found
 
 
+@pytest.mark.fault("F-27a", "streaming", "values of 16 MB", "equal")
 def test_values_of_16_mb_arrive_by_relay_and_stream(pipeline: Pipeline) -> None:
     """An update carries such a value twice."""
     pipeline.run(f"INSERT INTO wide VALUES (3, REPEAT(x'FF00', {8 * MB}), 'y')", "UPDATE wide SET t = 'changed' WHERE id IN (1, 3)")
@@ -33,6 +34,7 @@ def test_values_of_16_mb_arrive_by_relay_and_stream(pipeline: Pipeline) -> None:
     assert {row[3] for row in lake.values()} == {16 * MB, None}
 
 
+@pytest.mark.fault("F-27b", "streaming", "a transaction of a million rows", "equal")
 def test_a_transaction_of_a_million_rows_arrives(pipeline: Pipeline) -> None:
     digits = " UNION ALL ".join(f"SELECT {digit} AS d" for digit in range(10))
     tables = ", ".join(f"({digits}) AS t{number}" for number in range(6))
@@ -44,6 +46,7 @@ def test_a_transaction_of_a_million_rows_arrives(pipeline: Pipeline) -> None:
     assert (rows, distinct, ones) == (ROWS, ROWS, ROWS // 100)
 
 
+@pytest.mark.fault("F-27c", "streaming", "a row of 57 MB", "refused, naming table, key and size")
 def test_a_row_that_is_too_large_is_named(make_settings: Callable[..., Settings], spark: SparkSession) -> None:
     found = Pipeline(make_settings, spark, "too_large", {"wide": {}})
     found.run("CREATE TABLE wide (id INT PRIMARY KEY, b LONGBLOB)", "INSERT INTO wide VALUES (1, 'small')")

@@ -56,6 +56,7 @@ def test_the_history_of_a_table(spark: SparkSession, tmp_path: Path, kind: str, 
     assert newest.sources == at("L2", 30, 0, 12).sources
 
 
+@pytest.mark.fault("F-46", "committing", "another program has written to the table", "nothing is written on top of it; begun anew from what it says")
 def test_nothing_is_written_on_top_of_a_commit_that_one_does_not_know(spark: SparkSession, tmp_path: Path) -> None:
     """As by a driver that slept while another took over."""
     table = LakeTable("shop.t", str(tmp_path / "t"), ("a", "b"), None, "cow")
