@@ -37,15 +37,19 @@ SERVERS = ("mysql", "kafka", "connect")
 
 @contextmanager
 def pipeline(name: str, tables: Iterable[Mapping[str, str]], relay: Mapping[str, int] | None = None) -> Iterator[Settings]:
-    """The servers run, and a pipeline of its own that is removed at the end; its settings are what processes started from here load too."""
+    """The servers run, and a pipeline of its own that is removed at the end; its settings are what processes started from here load too.
+
+    Where pipelines are nested, those of the innermost, unless `spark_job` is told otherwise.
+    """
     name = f"bench_{name}_{time.time():.0f}"
-    lake, file = FOLDER / "lakes" / name, FOLDER / "pipeline.toml"
+    lake, file = FOLDER / "lakes" / name, FOLDER / f"{name}.toml"
     lines = [f'name = "{name}"', "[local]", f'folder = "{FOLDER}"', *(f"{port} = {number}" for port, number in PORTS.items())]
     lines += ["[lake]", f'path = "{lake}"', "[relay]", *(f"{option} = {value}" for option, value in (relay or {}).items())]
     for table in tables:
         lines += ["[[tables]]", *(f"{option} = '''{value}'''" for option, value in table.items())]
     FOLDER.mkdir(exist_ok=True)
-    file.write_text("\n".join(lines) + "\n")
+    for each in (file, FOLDER / "pipeline.toml"):  # the latter is where `make clean` finds the servers
+        each.write_text("\n".join(lines) + "\n")
     settings = config.load(file)
     assert settings.local is not None
     embedded.up(settings, SERVERS)
@@ -58,6 +62,7 @@ def pipeline(name: str, tables: Iterable[Mapping[str, str]], relay: Mapping[str,
         Connector(settings, bodies.capture_name(settings)).delete()
         topics.delete(settings, topics.present(settings, name))
         shutil.rmtree(lake, ignore_errors=True)
+        file.unlink()
 
 
 def connection(settings: Settings, **options: Any) -> MySQL:
@@ -66,10 +71,11 @@ def connection(settings: Settings, **options: Any) -> MySQL:
     return mysql.connect(settings.local, **{"autocommit": True} | options)
 
 
-def spark_job(name: str, *arguments: str) -> subprocess.Popen[str]:
-    """spark_jobs/<name>.py as Airflow starts it; its log is on stdout."""
-    job = ["spark-submit", "--master", "local[*]", str(PROJECT / "spark_jobs" / f"{name}.py"), *arguments]
-    return subprocess.Popen(job, stdout=subprocess.PIPE, text=True)
+def spark_job(name: str, *arguments: str, settings: Settings | None = None) -> subprocess.Popen[str]:
+    """spark_jobs/<name>.py as Airflow starts it, in a process group of its own; its log is on stdout."""
+    job = ["spark-submit", "--master", "local[*]", str(config.SPARK_JOBS / f"{name}.py"), *arguments]
+    environment = os.environ | ({config.SETTINGS_VARIABLE: str(FOLDER / f"{settings.name}.toml")} if settings else {})
+    return subprocess.Popen(job, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
 
 
 def full_load(settings: Settings, tables: Sequence[str]) -> str:
@@ -78,7 +84,7 @@ def full_load(settings: Settings, tables: Sequence[str]) -> str:
     fix_position(settings)
     relays = plan_relays(settings, list(tables), run="bench", replace=False)
     printed = []
-    with spark_job("load_tables", "--tables", ",".join(tables)) as job, ThreadPoolExecutor(settings.relay.lanes) as pool:
+    with spark_job("load_tables", "--tables", ",".join(tables), settings=settings) as job, ThreadPoolExecutor(settings.relay.lanes) as pool:
         scans = [pool.submit(scan_relay, settings, relay) for relay in relays]
         for line in job.stdout or ():
             print(line, end="", flush=True)
