@@ -18,14 +18,17 @@ import logging
 import os
 import random
 import shutil
+import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
@@ -141,6 +144,22 @@ def spark() -> Iterator[SparkSession]:
     found = session.start("tests", **options)
     yield found
     found.stop()
+
+
+@pytest.fixture(autouse=True)
+def _stacks_of_what_hangs() -> Iterator[None]:
+    """Before pytest's own time limit ends a test and shows Python's stacks, those of the JVMs that it started, among the test's output."""
+
+    def ask() -> None:
+        for child in psutil.Process().children(recursive=True):
+            if child.name() == "java":
+                child.send_signal(signal.SIGQUIT)
+
+    timer = threading.Timer(600, ask)
+    timer.daemon = True
+    timer.start()
+    yield
+    timer.cancel()
 
 
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:

@@ -17,6 +17,7 @@ CLASS = "io.debezium.connector.mysql.MySqlConnector"
 _TRACE_LINES = 6
 _PASSING = ("timed out", "failed to read to end of config topic", "a rebalance is expected")  # with status 500, from a worker that has much to do
 _POLL = 0.3  # seconds between two looks at the status
+_STARTS = 5.0  # seconds that a worker may take from its first answer until it knows its connectors
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,13 @@ class Connector:
         """Its options as Connect keeps them, placeholders unresolved; None when it does not exist."""
         response = self._call("GET", "/config", missing_ok=True)
         return None if response.status_code == httpx.codes.NOT_FOUND else response.json()
+
+    def is_gone(self) -> bool:
+        """Whether it does not exist. Looked at twice: a worker that starts knows no connector for a moment."""
+        if self.config() is not None:
+            return False
+        time.sleep(_STARTS)
+        return self.config() is None
 
     def status(self) -> Status | None:
         """None when it does not exist (or was made so recently that no worker has reported yet)."""

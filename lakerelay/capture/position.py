@@ -95,7 +95,7 @@ def _apply(settings: Settings, connector: Connector, config: dict[str, str], rec
     present = connector.config()
     if present == config:
         return
-    if present is None and recorded is not None:
+    if present is None and recorded is not None and connector.is_gone():
         # It existed once. Connect may have lost its offsets; started without them it would skip all changes since then.
         connector.create_stopped(config)
         connector.wait(connector="STOPPED", task="")

@@ -149,7 +149,7 @@ def _high(settings: Settings, record: RelayRecord, label: str) -> Position:
     told = moved = time.monotonic()
     before = None
     while (stands := capture.position()) is None or stands < high:
-        if capture.check() is None and capture.config() is None:
+        if capture.check() is None and capture.is_gone():
             raise RelayError("There is no capture connector.", safe="The relay's rows are kept.", todo="Trigger full_load again.", connector=capture.name)
         if stands != before:
             moved, before = time.monotonic(), stands
@@ -179,7 +179,7 @@ def _follow(settings: Settings, progress: Progress, record: RelayRecord, label: 
         while not (scan := _checked(notices.read(), record)).completed:
             status = connector.check()
             # No status alone may mean that no worker has reported yet.
-            if status is None and connector.config() is None:
+            if status is None and connector.is_gone():
                 raise _LostError("The relay's connector is gone.", todo=_TODO, connector=connector.name)
             if status and status.task:
                 worked = time.monotonic()

@@ -13,7 +13,7 @@ from lakerelay.columns import COMMITTED_AT, DELETED, SEQ
 from lakerelay.lake import evolve
 from lakerelay.lake.schema import TableSchema
 
-MALFORMED = "MALFORMED_EVENT"  # begins the message about a record that is JSON and no event
+_MALFORMED = "MALFORMED_EVENT"  # begins the message about a record that is JSON and no event
 _STRICT = {"mode": "FAILFAST"}  # a value that does not fit fails the job instead of turning into NULL
 _SOURCE = T.StructType(
     [
@@ -68,6 +68,11 @@ def place_or_null() -> Column:
     """`_seq` of a record, NULL where it has none."""
     text = F.col("value").cast("string")
     return _packed(F.get_json_object(text, "$.source.file"), F.get_json_object(text, "$.source.pos").cast("bigint"))
+
+
+def is_malformed(error: Exception) -> bool:
+    """Whether Spark failed because a record cannot be decoded."""
+    return any(word in str(error) for word in (_MALFORMED, "MALFORMED_RECORD_IN_PARSING", "CANNOT_PARSE_JSON_FIELD"))
 
 
 def fits(schema: TableSchema) -> Column:
@@ -142,7 +147,7 @@ def _packed(file: Column, pos: Column) -> Column:
 
 
 def _required(packed: Column) -> Column:
-    return F.coalesce(packed, F.raise_error(F.lit(f"[{MALFORMED}] A record has no place in the binlog.")).cast("bigint"))
+    return F.coalesce(packed, F.raise_error(F.lit(f"[{_MALFORMED}] A record has no place in the binlog.")).cast("bigint"))
 
 
 def place(value: bytes) -> int:
@@ -151,4 +156,4 @@ def place(value: bytes) -> int:
         source = json.loads(value)["source"]
         return Position(source["file"], source["pos"]).seq
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"[{MALFORMED}] A record has no place in the binlog.") from error
+        raise ValueError(f"[{_MALFORMED}] A record has no place in the binlog.") from error

@@ -24,7 +24,6 @@ from lakerelay.lake.store import Commit, LakeTable, Reached
 log = logging.getLogger(__name__)
 
 _ONE_TASK = 20_000  # events; fewer of a table in a batch are handled faster by one task than by several
-_MALFORMED = ("MALFORMED_RECORD_IN_PARSING", "CANNOT_PARSE_JSON_FIELD", decode.MALFORMED)
 
 
 @dataclass
@@ -94,7 +93,7 @@ class Followed:
         try:
             self._write(batch, counts)
         except Exception as error:
-            if not any(word in str(error) for word in _MALFORMED):
+            if not decode.is_malformed(error):
                 raise
             batch, quarantined = self._without_unreadable(batch, counts)
             if not quarantined:

@@ -14,7 +14,7 @@ from lakerelay.capture import topics
 from lakerelay.capture.progress import Progress, RelayRecord, State, TableRecord
 from lakerelay.config import Settings
 from lakerelay.errors import DecodeError, RelayError, SourceError
-from lakerelay.lake import assemble, stage, store
+from lakerelay.lake import assemble, decode, stage, store
 from lakerelay.lake.topic import read_schemas
 
 log = logging.getLogger(__name__)
@@ -130,7 +130,18 @@ class _Work:
         reached = commit.sources if commit else {}
         missing = [record for record in records if record.table not in reached or reached[record.table].load != record.load]
         if missing:  # an interrupted run may have made it already
-            commit = assemble.write(self.spark, self.settings, missing, relays, schemas, table, commit)
+            try:
+                commit = assemble.write(self.spark, self.settings, missing, relays, schemas, table, commit)
+            except Exception as error:
+                if not decode.is_malformed(error):
+                    raise
+                raise DecodeError(
+                    "A record that was captured while the table was read cannot be decoded.",
+                    safe="Nothing of this load is in the lake; what stood there stands.",
+                    todo="Run full_load for it with replace set.",
+                    table=table.name,
+                    why=str(error)[:500],
+                ) from error
         assert commit is not None
         failpoint.passed(f"loaded {records[0].table}")
         for record in records:

@@ -18,6 +18,8 @@ OPTIONS = {
     "spark.sql.shuffle.partitions": "8",  # enough for a micro-batch; adaptive execution joins what is small
     "spark.scheduler.mode": "FAIR",  # tables are written side by side
     "spark.ui.showConsoleProgress": "false",
+    # A stream runs for months: what Spark remembers of past jobs, their plans above all, is for its UI alone.
+    **dict.fromkeys(["spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions"], "100"),
 }
 
 

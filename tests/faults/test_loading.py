@@ -87,7 +87,7 @@ class Loading(Breakable):
             time.sleep(1.0)
             yield scans
             scans.result(timeout=400)
-        self.read_again = sum(self.relay(relay).attempt - 1 for relay in relays)
+        self.read_again = sum(self.relay(relay).attempt > 1 for relay in relays)
 
     def relay(self, relay: str) -> RelayRecord:
         return self.state().relays[relay]

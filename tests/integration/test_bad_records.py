@@ -15,8 +15,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from lakerelay.capture import topics
+from lakerelay.capture.plan import plan_relays
+from lakerelay.capture.position import fix_position
+from lakerelay.capture.relay import scan_relay
 from lakerelay.config import SETTINGS_VARIABLE, Settings
-from lakerelay.lake import quarantine, schema
+from lakerelay.errors import DecodeError
+from lakerelay.lake import load, quarantine, schema
 from tests.integration.pipeline import Pipeline
 
 TABLES = {
@@ -129,3 +133,20 @@ def test_a_table_stops_by_default(pipeline: Pipeline) -> None:
     assert "does not fit" in error
     assert "quarantine" in error
     assert rows(pipeline, "stops", "id", "n") == [(1, 1), (2, 2)]
+
+
+@pytest.mark.fault("F-42d", "loading", "a record that is no event comes while the table is read", "it is not loaded and says why; loaded again it is")
+def test_a_load_names_what_it_cannot_read(make_settings: Callable[..., Settings], spark: SparkSession) -> None:
+    found = Pipeline(make_settings, spark, "bad_load", {"t": {}})
+    name = f"{found.name}.t"
+    found.run("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    fix_position(found.settings)
+    relays = plan_relays(found.settings, [name], run="one", replace=False)
+    send(found, "t", b"not JSON")
+    for relay in relays:
+        scan_relay(found.settings, relay)
+    with pytest.raises(DecodeError, match="cannot be decoded"):
+        load.load_tables(spark, found.settings, [name])
+    assert found.state().tables[name].state == "stopped"
+    found.full_load(replace=True)
+    assert rows(found, "t", "id") == [(1,)]
