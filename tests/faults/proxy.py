@@ -38,14 +38,14 @@ class Proxy:
                     client.close()
                     continue
                 self.connections += 1
-                ends = time.monotonic() + random.uniform(0.5, 1.5) * self.lifetime if self.lifetime else float("inf")
+                began, share = time.monotonic(), random.uniform(0.5, 1.5)
                 for one, other in ((client, server), (server, client)):
-                    threading.Thread(target=self._hand_on, args=(one, other, ends), daemon=True).start()
+                    threading.Thread(target=self._hand_on, args=(one, other, began, share), daemon=True).start()
 
-    def _hand_on(self, one: socket.socket, other: socket.socket, ends: float) -> None:
+    def _hand_on(self, one: socket.socket, other: socket.socket, began: float, share: float) -> None:
         one.settimeout(0.2)
         try:
-            while time.monotonic() < ends:
+            while not self.lifetime or time.monotonic() - began < share * self.lifetime:
                 try:
                     piece = one.recv(1 << 16)
                 except TimeoutError:

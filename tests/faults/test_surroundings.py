@@ -69,6 +69,7 @@ def test_connections_are_reset(behind_proxy: tuple[Simple, Proxy], record_proper
         time.sleep(0.5)
     resets, proxy.lifetime = proxy.connections - before, 0.0
     driver.kill()
+    assert resets > 3
     record_property("seen", f"{resets} connections; {pipeline.require_equal()}")
 
 

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from lakerelay.capture.plan import plan_relays
+from lakerelay.capture.position import fix_position
+from lakerelay.capture.relay import scan_relay
 from lakerelay.config import Settings
+from lakerelay.lake import load
 from tests.integration.pipeline import Pipeline
 
 # Name → (columns, statements while streaming; each with a row changed before and after it)
@@ -158,3 +162,34 @@ def test_a_stopped_table_goes_on_when_it_is_loaded_again(altered: Pipeline) -> N
     assert {tuple(row) for row in altered.lake("booleans").select("id", "v", "n", "b", "c").collect()} == set(
         altered.run("SELECT id, v, n, b, c FROM booleans")
     )
+
+
+def test_a_table_is_altered_between_the_scans_of_its_ranges(make_settings: Callable[..., Settings], spark: SparkSession) -> None:
+    found = Pipeline(make_settings, spark, "altered_between", {"t": {}}, relay={"rows": 500})
+    name = f"{found.name}.t"
+    rows = ", ".join(f"({number}, 'row {number}')" for number in range(2000))
+    found.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))", f"INSERT INTO t VALUES {rows}", "ANALYZE TABLE t")
+    fix_position(found.settings)
+    first, *others = plan_relays(found.settings, [name], run="one", replace=False)
+    scan_relay(found.settings, first)
+    found.run("ALTER TABLE t ADD COLUMN n INT DEFAULT 5", "UPDATE t SET n = id WHERE id % 3 = 0", "DELETE FROM t WHERE id % 100 = 0")
+    for relay in others:
+        scan_relay(found.settings, relay)
+    assert others
+    load.load_tables(spark, found.settings, [name])
+    with found.streaming():
+        found.run("ALTER TABLE t DROP COLUMN v", "UPDATE t SET n = -1 WHERE id = 1")
+        found.wait()
+    assert {(row["id"], row["n"]) for row in found.lake("t").collect()} == set(found.run("SELECT id, n FROM t"))
+
+
+def test_a_table_that_is_renamed_away_stays_as_it_was(make_settings: Callable[..., Settings], spark: SparkSession) -> None:
+    found = Pipeline(make_settings, spark, "renamed_away", {"t": {}, "other": {}})
+    for table in ("t", "other"):
+        found.run(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"INSERT INTO {table} VALUES (1)")
+    found.full_load()
+    with found.streaming():
+        found.run("INSERT INTO t VALUES (2)", "RENAME TABLE t TO gone", "INSERT INTO gone VALUES (3)", "INSERT INTO other VALUES (2)")
+        found.wait()
+    assert {row["id"] for row in found.lake("t").collect()} == {1, 2}
+    assert {row["id"] for row in found.lake("other").collect()} == {1, 2}
