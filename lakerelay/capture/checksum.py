@@ -22,9 +22,9 @@ from lakerelay.config import Settings
 from lakerelay.errors import VerifyError
 
 Key: TypeAlias = tuple[str, ...]  # the texts of the key's columns
-Digests: TypeAlias = tuple[int, ...]  # of a row; with columns: followed by the CRC32 of each
+Digests: TypeAlias = tuple[int, ...]  # of a row; with columns: followed by the CRC32 of each; empty where several rows have one key
 
-NULL, SEPARATOR = r"\N", "\x1f"
+NULL, SEPARATOR = "\x1e", "\x1f"
 LARGE, BEYOND = "1e27", "large"  # floating point from here on is compared by its column's NULLs alone: the two engines round it differently
 
 # How a value is written as text. A kind that is missing here is not compared, and named.
@@ -78,7 +78,7 @@ class Compared:
         return tuple(column.name for column in self.table.columns if column.name not in self.kinds)
 
     def text(self, column: str) -> str:
-        return f"IFNULL(CONVERT({_TEXT[self.kinds[column]].format(quoted_column(column))} USING utf8mb4), '\\\\N')"
+        return f"IFNULL(CONVERT({_TEXT[self.kinds[column]].format(quoted_column(column))} USING utf8mb4), CHAR(30 USING utf8mb4))"
 
     @property
     def digest(self) -> str:
@@ -87,6 +87,17 @@ class Compared:
 
     def bucket(self, buckets: int) -> str:
         return f"CRC32(CONCAT_WS(CHAR(31), {', '.join(map(self.text, self.key))})) MOD {buckets}"
+
+
+def keyed(rows: Iterable[tuple[Key, Digests]]) -> dict[Key, Digests]:
+    """
+    >>> keyed([(("1",), (7,)), (("2",), (8,)), (("1",), (9,))])
+    {('1',): (), ('2',): (8,)}
+    """
+    found: dict[Key, Digests] = {}
+    for key, digests in rows:
+        found[key] = () if key in found else digests
+    return found
 
 
 @dataclass(frozen=True)
@@ -123,20 +134,20 @@ class Snapshot:
     def rows(self, compared: Compared, buckets: int, chosen: Iterable[int]) -> dict[Key, Digests]:
         """Those in some of the buckets."""
         mine = f"{compared.bucket(buckets)} IN ({', '.join(map(str, chosen))})"
-        return {key: row for part in self._ranges(compared.table) for key, row in self._digests(compared, f"{part} AND {mine}")}
+        return keyed(row for part in self._ranges(compared.table) for row in self._digests(compared, f"{part} AND {mine}"))
 
     def look_up(self, compared: Compared, keys: Iterable[Key]) -> dict[Key, Digests]:
         """Those of these keys, with the CRC32 of each column."""
         columns, wanted = ", ".join(map(quoted_column, compared.key)), list(keys)
         literal: Callable[[str], str] = self.mysql.escape
-        found: dict[Key, Digests] = {}
+        found: list[tuple[Key, Digests]] = []
         for start in range(0, len(wanted), _LOOKED_UP):
             values = (
                 ", ".join(_VALUE.get(compared.kinds[name], "{}").format(literal(text)) for name, text in zip(compared.key, key, strict=True))
                 for key in wanted[start : start + _LOOKED_UP]
             )
-            found.update(self._digests(compared, f"({columns}) IN ({', '.join(f'({value})' for value in values)})", columns=True))
-        return found
+            found += self._digests(compared, f"({columns}) IN ({', '.join(f'({value})' for value in values)})", columns=True)
+        return keyed(found)
 
     def _digests(self, compared: Compared, where: str, columns: bool = False) -> Iterator[tuple[Key, Digests]]:
         selected = [*map(compared.text, compared.key), compared.digest, *(f"CRC32({compared.text(name)})" for name in compared.kinds if columns)]

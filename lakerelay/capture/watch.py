@@ -23,7 +23,7 @@ class Watch:
         self._settings, self._heartbeat = settings, topics.heartbeat(topics.capture_prefix(settings))
         self._heard, self._beats = time.monotonic(), 0
         self._connector = Connector(settings, bodies.capture_name(settings), patience=0.0)
-        self._next, self._told, self._missing = 0.0, "", 0
+        self._next, self._told = 0.0, ""
         self._failures: list[float] = []
 
     def look(self) -> None:
@@ -36,16 +36,20 @@ class Watch:
             if status and status.failed and self._restarted() < _RESTARTS:
                 self._restart()
                 return
+            gone = status is None and self._connector.is_gone()
         except ConnectError as error:
             self._tell(f"{error.what} Changes wait in the binlog.")
             return
-        if status is None:
-            self._is_missing()
-        elif status.failed:
+        if gone:
+            raise ConnectError(
+                "The capture connector is gone.",
+                safe="What is in the lake stands; changes wait in the binlog as long as MySQL keeps it.",
+                todo="Trigger full_load: it makes the connector again, where it was. No table is loaded twice.",
+                connector=self._connector.name,
+            )
+        if status and status.failed:
             raise self._connector.failure(status)
-        else:
-            self._missing = 0
-            self._tell(self._resting(status))
+        self._tell(self._resting(status) if status else "No Connect worker has reported of it yet: changes wait in the binlog.")
 
     def _resting(self, status: Status) -> str:
         """Why nothing is captured, empty when all is well. A connector can be RUNNING and try in vain to reach MySQL."""
@@ -56,17 +60,6 @@ class Watch:
             return f"It is {status.connector}, its task {status.task or 'missing'}: changes wait in the binlog."
         silent = time.monotonic() - self._heard > _SILENT
         return "It is RUNNING, but hears nothing from MySQL: see that its account can log in, and the Connect worker's log." if silent else ""
-
-    def _is_missing(self) -> None:
-        """A worker that starts knows no connector for a moment."""
-        self._missing += 1
-        if self._missing > _RESTARTS:
-            raise ConnectError(
-                "The capture connector is gone.",
-                safe="What is in the lake stands; changes wait in the binlog as long as MySQL keeps it.",
-                todo="Trigger full_load: it makes the connector again, where it was. No table is loaded twice.",
-                connector=self._connector.name,
-            )
 
     def _restarted(self) -> int:
         """How often, of late."""

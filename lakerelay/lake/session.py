@@ -18,6 +18,7 @@ OPTIONS = {
     "spark.sql.shuffle.partitions": "8",  # enough for a micro-batch; adaptive execution joins what is small
     "spark.scheduler.mode": "FAIR",  # tables are written side by side
     "spark.ui.showConsoleProgress": "false",
+    "spark.sql.streaming.stopTimeout": "120s",  # by default it waits for ever, also when its interrupt got lost (SPARK-57963)
     # A stream runs for months: what Spark remembers of past jobs, their plans above all, is for its UI alone.
     **dict.fromkeys(["spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions"], "100"),
 }

@@ -80,8 +80,8 @@ def _comparisons(
         if why:
             verdicts.append(VerifyRecord(name, "undecided", why, checked_at=time.time()))
             continue
-        lake = store.lake_table(settings, name, present[name].key)
-        found.append(_Comparison(spark, settings, progress, lake, Compared(present[name], (entry and entry.key) or present[name].key), deadline))
+        lake, compared = store.lake_table(settings, name, present[name].key), Compared(present[name], (entry and entry.key) or present[name].key)
+        found.append(_Comparison(spark, settings, progress, lake, compared, deadline))
     return found, verdicts
 
 
@@ -193,7 +193,7 @@ class _Comparison:
                 continue
             before, digest = suspects.get(key, _Suspect()), row[0] if row else None
             # A row that is not in the lake may have been deleted since: then it does not come back as it was.
-            unchanged = seq <= snapshot.before.seq if lake_row else digest == before.digest
+            unchanged = digest == before.digest if lake_row is None else seq <= snapshot.before.seq
             if before.rounds + unchanged >= _SURE:
                 self.differing[key] = self._what(row, lake_row)
             else:
@@ -204,6 +204,8 @@ class _Comparison:
     def _what(self, row: Digests | None, lake_row: Digests | None) -> str:
         if row is None or lake_row is None:
             return "not in the lake" if lake_row is None else "not in MySQL"
+        if not (row and lake_row):
+            return "more than once in MySQL" if lake_row else "more than once in the lake"
         return ", ".join(name for name, one, other in zip(self.compared.kinds, row[1:], lake_row[1:], strict=True) if one != other) or "*"
 
     def _of_buckets(self, buckets: Collection[int]) -> dict[Key, tuple[Digests, int]]:
@@ -223,7 +225,8 @@ class _Comparison:
     def _collected(self, rows: DataFrame, digests: list[Column]) -> dict[Key, tuple[Digests, int]]:
         width = len(self.compared.key)
         found = rows.select(*self._key(rows), *digests, F.col(SEQ)).collect()
-        return {tuple(row[:width]): (tuple(row[width:-1]), row[-1]) for row in found}
+        places = {tuple(row[:width]): row[-1] for row in found}
+        return {key: (row, places[key]) for key, row in checksum.keyed((tuple(row[:width]), tuple(row[width:-1])) for row in found).items()}
 
     def _rows(self) -> DataFrame:
         rows = store.read(self.spark, self.lake).where(self.lake.is_of(self.name))
