@@ -212,7 +212,8 @@ class Breakable(Pipeline):
 
     def ask_kafka(self, what: Callable[[AdminClient], Mapping[Any, Future[Any]]]) -> None:
         """Until Kafka has done it."""
-        for future in what(AdminClient({"bootstrap.servers": self.settings.kafka.bootstrap_servers})).values():
+        admin = AdminClient({"bootstrap.servers": self.settings.kafka.bootstrap_servers})  # which must outlive the answers
+        for future in what(admin).values():
             future.result()
 
     @contextmanager
