@@ -55,7 +55,8 @@ def verdict(table: str) -> None:
 )
 def verify_tables() -> None:
     tables = choose_tables()
-    compared = airflow_tasks.spark_job("verify_tables", "--tables", "{{ ti.xcom_pull(task_ids='choose_tables') | join(',') }}")
+    names = "{{ ti.xcom_pull(task_ids='choose_tables') | join(',') }}"
+    compared = airflow_tasks.spark_job("verify_tables", "--tables", names, reads_source=True)
     tables >> compared >> verdict.expand(table=tables)
 
 

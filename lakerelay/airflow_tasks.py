@@ -1,5 +1,6 @@
 """What the DAG files share. Imported whenever Airflow parses them, so nothing heavy is imported here."""
 
+import os
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
@@ -7,7 +8,7 @@ from urllib.parse import quote
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Asset, Context, Param, RetryDecision, RetryPolicy
 
-from lakerelay.config import SPARK_JOBS, Settings
+from lakerelay.config import PASSWORD_VARIABLE, SPARK_JOBS, Settings, source_password
 from lakerelay.errors import LakerelayError
 
 SPARK_CONNECTION = "lakerelay_spark"
@@ -38,20 +39,33 @@ def tables_param(settings: Settings) -> Param:
     )
 
 
-def spark_job(task_id: str, *arguments: str, **kwargs: Any) -> SparkSubmitOperator:
+class SparkJob(SparkSubmitOperator):
+    """With `reads_source` the driver finds MySQL's password in its environment: it has no access to Airflow's connections itself."""
+
+    def __init__(self, *, reads_source: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.reads_source = reads_source
+
+    def execute(self, context: Context) -> None:
+        if self.reads_source:
+            os.environ.setdefault(PASSWORD_VARIABLE, source_password())  # of this task's process; an operator's env_vars would be a rendered field
+        super().execute(context)
+
+
+def spark_job(task_id: str, *arguments: str, reads_source: bool = False) -> SparkJob:
     """A task that runs spark_jobs/<task_id>.py; master and deploy mode come from the connection lakerelay_spark, jars from Spark's own defaults.
 
     Not durable: each job finds by itself what is left to do and fences an older one, so a run of its own is always right,
     while reconnecting after a clear would take an old success for a new one.
     """
-    return SparkSubmitOperator(
+    return SparkJob(
         task_id=task_id,
+        reads_source=reads_source,
         conn_id=SPARK_CONNECTION,
         application=str(SPARK_JOBS / f"{task_id}.py"),
         application_args=list(arguments),
         name=f"lakerelay-{task_id}",
         durable=False,
-        **kwargs,
     )
 
 

@@ -189,7 +189,7 @@ class _Comparison:
         left = {}
         for key in here.keys() | there.keys():
             row, (lake_row, seq) = here.get(key), there.get(key, (None, 0))
-            if row == lake_row:
+            if row == lake_row and row != ():
                 continue
             before, digest = suspects.get(key, _Suspect()), row[0] if row else None
             # A row that is not in the lake may have been deleted since: then it does not come back as it was.
@@ -205,7 +205,7 @@ class _Comparison:
         if row is None or lake_row is None:
             return "not in the lake" if lake_row is None else "not in MySQL"
         if not (row and lake_row):
-            return "more than once in MySQL" if lake_row else "more than once in the lake"
+            return "more than once in the lake" if row else "more than once in MySQL"
         return ", ".join(name for name, one, other in zip(self.compared.kinds, row[1:], lake_row[1:], strict=True) if one != other) or "*"
 
     def _of_buckets(self, buckets: Collection[int]) -> dict[Key, tuple[Digests, int]]:

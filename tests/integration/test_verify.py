@@ -168,6 +168,9 @@ def test_the_command_names_what_differs_and_fails(pipeline: Pipeline) -> None:
 
 
 def test_a_declared_key_that_is_not_unique_is_found(pipeline: Pipeline) -> None:
+    """As soon as a row of it is changed, and takes the place of the other."""
+    pipeline.run("UPDATE twice SET b = 3 WHERE b = 2 AND a = 1")
+    pipeline.wait()
     with pytest.raises(VerifyError):
         compare(pipeline, "twice")
     assert pipeline.state().verified[f"{pipeline.name}.twice"].keys == ((("1",), "more than once in MySQL"),)
