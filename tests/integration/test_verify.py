@@ -53,14 +53,12 @@ KEYS = {"texts": "k VARCHAR(30), n INT, v INT, PRIMARY KEY (k, n)", "bytes": "k 
 @pytest.fixture(scope="module")
 def pipeline(make_settings: Callable[..., Settings], spark: SparkSession) -> Iterator[Pipeline]:
     tables: dict[str, dict[str, Any]] = {name: {} for name in ("hot", "other", "xa", *KEYS)}
-    tables |= {"twice": {"key": ["a"]}, "types": {"type": "cow"}, "stops": {"on_schema_change": "stop"}}
+    tables |= {"types": {"type": "cow"}, "stops": {"on_schema_change": "stop"}}
     found = Pipeline(make_settings, spark, "verify", tables, verify={"rows_per_range": 900, "pause_seconds": 0.0})
     found.run(
         "CREATE TABLE hot (id INT PRIMARY KEY, n BIGINT NOT NULL, v VARCHAR(40))",
         "CREATE TABLE stops (id INT PRIMARY KEY)",
         "CREATE TABLE xa (id INT PRIMARY KEY)",
-        "CREATE TABLE twice (a INT, b INT)",
-        "INSERT INTO twice VALUES (1, 1), (1, 2), (2, 2)",
     )
     found.run("CREATE TABLE other (id INT PRIMARY KEY, v INT)", f"INSERT INTO other SELECT * FROM ({_numbers(ROWS)}) AS numbers")
     columns = ", ".join(f"{name} {kind}" for name, (kind, *_) in TYPES.items())
@@ -165,15 +163,6 @@ def test_the_command_names_what_differs_and_fails(pipeline: Pipeline) -> None:
     assert told.returncode == 1
     assert f"differs table={pipeline.name}.bytes key=FF2C in=v" in told.stdout
     assert f"{pipeline.name}.other" in told.stdout.partition("verdict")[2]
-
-
-def test_a_declared_key_that_is_not_unique_is_found(pipeline: Pipeline) -> None:
-    """As soon as a row of it is changed, and takes the place of the other."""
-    pipeline.run("UPDATE twice SET b = 3 WHERE b = 2 AND a = 1")
-    pipeline.wait()
-    with pytest.raises(VerifyError):
-        compare(pipeline, "twice")
-    assert pipeline.state().verified[f"{pipeline.name}.twice"].keys == ((("1",), "more than once in MySQL"),)
 
 
 def test_a_table_that_differs_everywhere_is_not_looked_at_whole(pipeline: Pipeline) -> None:
