@@ -164,8 +164,7 @@ class _Comparison:
     def _differing_buckets(self) -> dict[int, int]:
         """Bucket → its rows in the source."""
         rows = self._rows()
-        bucket = F.pmod(F.crc32(F.concat_ws(SEPARATOR, *self._key(rows)).cast("binary")), F.lit(self.buckets)).alias("bucket")
-        sums = rows.groupBy(bucket).agg(F.count(F.lit(1)), F.sum(self._digest(rows).cast("decimal(38, 0)"))).collect()
+        sums = rows.groupBy(self._bucket(rows)).agg(F.count(F.lit(1)), F.sum(self._digest(rows).cast("decimal(38, 0)"))).collect()
         there = {bucket: (count, int(digests)) for bucket, count, digests in sums}
         self.lake_rows = sum(count for count, _ in there.values())
         here = {bucket: (self.sums.rows[bucket], self.sums.digests[bucket]) for bucket in self.sums.rows}
@@ -210,8 +209,7 @@ class _Comparison:
 
     def _of_buckets(self, buckets: Collection[int]) -> dict[Key, tuple[Digests, int]]:
         rows = self._rows()
-        mine = rows.where(F.pmod(F.crc32(F.concat_ws(SEPARATOR, *self._key(rows)).cast("binary")), F.lit(self.buckets)).isin(list(buckets)))
-        return self._collected(mine, [self._digest(rows)])
+        return self._collected(rows.where(self._bucket(rows).isin(list(buckets))), [self._digest(rows)])
 
     def _of_keys(self, keys: Collection[Key]) -> dict[Key, tuple[Digests, int]]:
         """With the CRC32 of each column."""
@@ -235,12 +233,15 @@ class _Comparison:
     def _key(self, rows: DataFrame) -> list[Column]:
         return [self._text(rows, name) for name in self.compared.key]
 
+    def _bucket(self, rows: DataFrame) -> Column:
+        return F.pmod(F.crc32(F.concat_ws(SEPARATOR, *self._key(rows)).cast("binary")), F.lit(self.buckets))
+
     def _digest(self, rows: DataFrame) -> Column:
         texts = F.concat_ws(SEPARATOR, *(self._text(rows, name) for name in self.compared.kinds))
         return F.conv(F.substring(F.sha2(texts, 256), 1, 15), 16, 10).cast("bigint")
 
     def _text(self, rows: DataFrame, name: str) -> Column:
-        return F.coalesce(_text(self.compared.kinds[name], F.col(f"`{name}`"), rows.select(f"`{name}`").schema[0].dataType), F.lit(NULL))
+        return F.coalesce(_text(self.compared.kinds[name], F.col(f"`{name}`"), rows.schema[name].dataType), F.lit(NULL))
 
     def _wait(self, position: Position) -> None:
         """Until the lake holds all changes up to this position. Raises TimeoutError, _UndecidedError."""

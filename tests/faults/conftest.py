@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 
 from lakerelay import airflow_tasks, config, failpoint
 from lakerelay.capture import topics
-from lakerelay.config import Local, Settings
+from lakerelay.config import Settings
 from lakerelay.lake import store
 from lakerelay.local import mysql
 from lakerelay.local import spark as spark_settings
@@ -176,11 +176,6 @@ class Breakable(Pipeline):
     """A pipeline whose servers can be broken."""
 
     @property
-    def local(self) -> Local:
-        assert self.settings.local is not None
-        return self.settings.local
-
-    @property
     def file(self) -> Path:
         """Its settings."""
         return self.local.folder / "settings" / f"{self.name}.toml"
@@ -315,8 +310,5 @@ def lake_rows(pipeline: Pipeline, name: str) -> dict[int, int]:
 
 @pytest.fixture(scope="module")
 def faulty(make_settings: MakeSettings, spark: SparkSession) -> Iterator[Faulty]:
-    pipeline = Faulty(make_settings, spark)
-    try:
+    with closing(Faulty(make_settings, spark)) as pipeline:
         yield pipeline
-    finally:
-        pipeline.close()

@@ -105,7 +105,6 @@ def test_a_full_disk(small_disk: tuple[Simple, Path], record_property: Seen) -> 
     pipeline.create()
     pipeline.full_load()
     driver = Driver(pipeline)
-    pipeline.run("SET cte_max_recursion_depth = 100000")
     rows = "WITH RECURSIVE n AS (SELECT 1 AS a UNION ALL SELECT a + 1 FROM n WHERE a < 900) SELECT SHA2(CONCAT(RAND(), a), 512) FROM n"
     deadline = time.monotonic() + 200
     while driver.error is None:

@@ -15,7 +15,7 @@ from lakerelay.capture.plan import plan_relays
 from lakerelay.capture.position import fix_position
 from lakerelay.capture.progress import Progress, State
 from lakerelay.capture.relay import scan_relay
-from lakerelay.config import Settings
+from lakerelay.config import Local, Settings
 from lakerelay.lake import load, store, stream
 from lakerelay.local import mysql
 
@@ -61,18 +61,18 @@ class Pipeline:
         self.spark, self.name = spark, f"{name}_{int(time.time())}"  # topics of its own, also on servers that an earlier session left running
         entries = [{"name": f"{self.name}.{table}"} | options for table, options in [*tables.items(), (_HEARTBEAT, {})]]
         self.settings = make_settings(self.name, [*entries, *patterns], **({"stream": {"seconds_between_batches": 0.5}} | sections))
-        with mysql.connect(self._local, autocommit=True) as connection, connection.cursor() as cursor:
+        with mysql.connect(self.local, autocommit=True) as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE `{self.name}` CHARACTER SET utf8mb4")
         self.run(f"CREATE TABLE {_HEARTBEAT} (id INT PRIMARY KEY AUTO_INCREMENT)")
 
     @property
-    def _local(self) -> Any:
+    def local(self) -> Local:
         assert self.settings.local is not None
         return self.settings.local
 
     def run(self, *statements: str) -> tuple[tuple[Any, ...], ...]:
         """In the pipeline's database, each in a transaction of its own."""
-        with mysql.connect(self._local, database=self.name, autocommit=True) as connection, connection.cursor() as cursor:
+        with mysql.connect(self.local, database=self.name, autocommit=True) as connection, connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
             return cursor.fetchall()
