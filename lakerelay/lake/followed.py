@@ -8,18 +8,18 @@ from functools import reduce
 from itertools import pairwise
 from operator import or_
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lakerelay.capture import topics
 from lakerelay.capture.progress import TableRecord
-from lakerelay.columns import ADDED, KEY, SEQ, SOFT_DELETED
+from lakerelay.columns import ADDED, KEY, OP, SEQ, SOFT_DELETED
 from lakerelay.config import Settings, Table
 from lakerelay.errors import DecodeError, LakeError, SchemaChangeError, SettingsError
 from lakerelay.lake import assemble, decode, evolve, merge, quarantine, store, topic
 from lakerelay.lake.schema import TableSchema
-from lakerelay.lake.store import Commit, LakeTable, Reached
+from lakerelay.lake.store import Commit, Facts, LakeTable, Reached
 
 log = logging.getLogger(__name__)
 
@@ -86,30 +86,32 @@ class Followed:
     def apply(self, batch: DataFrame, counts: dict[str, Row], number: int) -> dict[str, int]:
         """Write a micro-batch's changes (topic, partition, offset, value), by one commit. `counts`: of each source that has some, its events, first and last.
 
-        Returns source → records that are in quarantine, where some came. Raises DecodeError for what cannot be decoded.
+        Returns source → records that are in quarantine, where some came. Raises DecodeError for what cannot be decoded, and when a record is not accounted for.
         """
         began = time.monotonic()
-        quarantined: dict[str, int] = {}
+        bad: dict[str, DataFrame] = {}
         try:
-            self._write(batch, counts)
+            facts = self._write(batch, counts, bad)
         except Exception as error:
             if not decode.is_malformed(error):
                 raise
-            batch, quarantined = self._without_unreadable(batch, counts)
-            if not quarantined:
+            bad = self._put_aside(batch, counts)
+            if not bad:
                 raise self._malformed(error) from error
-            self._write(batch, counts, spans_known=False)
-        delay = time.time() - max(count["at"] for count in counts.values()).timestamp()
+            facts = self._write(batch, counts, bad)
         log.info(
-            "batch=%s table=%s events=%s seconds=%.1f delay_s=%.1f commit=%s",
+            "batch=%s table=%s %s rows=%s files=%d bytes=%s seconds=%.1f delay_s=%.1f commit=%s",
             number,
             self.table.name,
-            f"{sum(count['events'] for count in counts.values()):,}",
+            facts,
+            f"{self.commit.rows:,}",
+            self.commit.files,
+            f"{self.commit.bytes:,}",
             time.monotonic() - began,
-            delay,
+            time.time() - facts.newest_at,
             self.commit.instant,
         )
-        return quarantined
+        return {name: self._waiting(name) for name in bad}
 
     def replay(self, source: Source) -> tuple[int, int]:
         """Apply the quarantined records that can be decoded by now; returns how many were, and how many are left.
@@ -132,8 +134,8 @@ class Followed:
                 again = quarantine.without(captured, left)
                 emptied = again.agg(F.max(F.when(decode.is_truncate(), F.col("offset")))).collect()[0][0]
                 again = again if emptied is None else again.where(F.col("offset") > emptied)
-            rows = merge.upserts(self._changes(source, again, None), self.table, self._standing())
-            self.commit = store.upsert(rows, self.table, self.commit)
+            arrivals = merge.arrivals(self._changes(source, self._of_this_table(source, again, None), None), self.table).where(~self._is_repeated())
+            self.commit = store.upsert(merge.upserts(arrivals, self.table, self._standing()), self.table, self.commit)
             quarantine.mark_applied(spark, self.settings, source.name, records)
         return applied, left.count()
 
@@ -174,53 +176,90 @@ class Followed:
             self.commit = commit  # the next upsert says it
         self.columns = columns
 
-    def _write(self, batch: DataFrame, counts: dict[str, Row], spans_known: bool = True) -> None:
+    def _write(self, batch: DataFrame, counts: dict[str, Row], bad: dict[str, DataFrame]) -> Facts:
+        """`bad`: of each source that has some, its records that cannot be decoded."""
         sources = [source for source in self.sources if source.name in counts]
         few = sum(count["events"] for count in counts.values()) < _ONE_TASK
         emptied = [source for source in sources if counts[source.name]["emptied"] is not None and not self.table.history]
-        parts, commit = [], self.commit
+        parts, commit, gone = [], self.commit, 0
         for source in sources:
             count = counts[source.name]
             commit = commit.moved(source.name, offset=count["last"] + 1)
-            records = batch.where((F.col("topic") == source.topic) & (F.col("offset") >= self.offset(source)))
-            records = records.where(F.col("offset") > count["emptied"]) if source in emptied else records
-            span = (decode.place(count["first_value"]), decode.place(count["last_value"])) if spans_known and source.has_history else None
-            parts.append(self._changes(source, records.coalesce(1) if few else records, span))
-        changes = reduce(DataFrame.unionByName, parts)
-        if emptied:
-            base = self.without(emptied, self.columns)
-            self.commit = store.load(merge.brought_up(base, merge.upserts(changes, self.table, base), self.table), self.table, commit)
-            log.info("table emptied table=%s reason=TRUNCATE", ",".join(source.name for source in emptied))
-        else:
-            self.commit = store.upsert(merge.upserts(changes, self.table, self._standing()), self.table, commit)
+            records = self._records(batch, source)
+            records = quarantine.without(records, bad[source.name]) if source.name in bad else records
+            span = (decode.place(count["first_value"]), decode.place(count["last_value"])) if source.has_history and not bad else None
+            left = self._of_this_table(source, records, span)
+            left = left.where(F.col("offset") > count["emptied"]) if source in emptied else left
+            gone += records.count() - left.count() if left is not records else 0
+            parts.append(self._changes(source, left.coalesce(1) if few else left, span))
+        arrivals = merge.arrivals(reduce(DataFrame.unionByName, parts), self.table).persist()
+        try:
+            facts = self._facts(arrivals, list(counts.values()), gone, sum(records.count() for records in bad.values()))
+            new = arrivals.where(~self._is_repeated())
+            if emptied:
+                base = self.without(emptied, self.columns)
+                self.commit = store.load(merge.brought_up(base, merge.upserts(new, self.table, base), self.table), self.table, commit, facts)
+                log.info("table emptied table=%s reason=TRUNCATE", ",".join(source.name for source in emptied))
+            else:
+                self.commit = store.upsert(merge.upserts(new, self.table, self._standing()), self.table, commit, facts)
+        finally:
+            arrivals.unpersist()
+        return facts
+
+    def _facts(self, arrivals: DataFrame, counts: list[Row], emptied: int, quarantined: int) -> Facts:
+        """What becomes of each record. Raises DecodeError when there are more, or fewer, than came."""
+        here, repeated = ~F.col(merge.LEAVES), self._is_repeated()
+        ops = {"inserts": "cr", "updates": "u", "deletes": "d", "truncates": "t"}
+        numbers = [F.count_if(here & ~repeated & F.col(OP).isin(*values)).alias(name) for name, values in ops.items()]
+        counted = arrivals.agg(*numbers, F.count_if(here & repeated).alias("repeated")).collect()[0].asDict()
+        newest_at = max(count["at"] for count in counts).timestamp()
+        facts = Facts(sum(count["events"] for count in counts), emptied=emptied, quarantined=quarantined, newest_at=newest_at, **counted)
+        if facts.unaccounted:
+            raise DecodeError(
+                "The records of a micro-batch do not add up.",
+                safe="None of them was committed: the table stands as it was before, its changes stay in Kafka.",
+                todo="Run full_load for it with replace set, and report this.",
+                table=self.table.name,
+                unaccounted=facts.unaccounted,
+                found=str(facts),
+            )
+        return facts
+
+    def _records(self, batch: DataFrame, source: Source) -> DataFrame:
+        return batch.where((F.col("topic") == source.topic) & (F.col("offset") >= self.offset(source)))
+
+    def _of_this_table(self, source: Source, records: DataFrame, span: tuple[int, int] | None) -> DataFrame:
+        """Without the records of a table of this name that was dropped."""
+        if source.made_anew and not self.table.history and (span is None or span[0] <= source.made_anew):
+            return decode.placed(records).where(F.col(SEQ) > source.made_anew)
+        return records
 
     def _changes(self, source: Source, records: DataFrame, span: tuple[int, int] | None) -> DataFrame:
-        """The changes in records of a source's capture topic, without those that the load holds, and those of a table of this name that was dropped."""
-        history = self.table.history
-        if source.made_anew and not history and (span is None or span[0] <= source.made_anew):
-            records = decode.placed(records).where(F.col(SEQ) > source.made_anew)
-        changes = decode.changes(records, source.schemas, self.columns, span, self.table.constants(source.name), history)
-        return changes.where(F.col(SEQ) > self.reached(source).cut)
+        return decode.changes(records, source.schemas, self.columns, span, self.table.constants(source.name), self.table.history)
+
+    def _is_repeated(self) -> Column:
+        """Whether the load of its source table holds a change."""
+        return reduce(or_, (self.table.is_of(source.name) & (F.col(SEQ) <= self.reached(source).cut) for source in self.sources))
 
     def _standing(self) -> DataFrame | None:
         return store.read(SparkSession.active(), self.table) if self.table.reads_standing else None
 
-    def _without_unreadable(self, batch: DataFrame, counts: dict[str, Row]) -> tuple[DataFrame, dict[str, int]]:
-        """The batch without the records that cannot be decoded, once they are in quarantine; how many each source has there, of those to which some came."""
-        quarantined, spark = {}, SparkSession.active()
+    def _put_aside(self, batch: DataFrame, counts: dict[str, Row]) -> dict[str, DataFrame]:
+        """Put the records that cannot be decoded into quarantine: those of each source that has some."""
+        bad = {}
         for source in self.sources:
             if source.name not in counts or self._entry(source).on_bad_record != "quarantine":
                 continue
-            records = batch.where((F.col("topic") == source.topic) & (F.col("offset") >= self.offset(source)))
-            unreadable = quarantine.unreadable(records, source.schemas).localCheckpoint()  # a few, looked at several times
+            unreadable = quarantine.unreadable(self._records(batch, source), source.schemas).localCheckpoint()  # a few, looked at several times
             if found := unreadable.count():
-                quarantine.put(spark, self.settings, source.name, unreadable)
-                waiting = quarantine.waiting(spark, self.settings, source.name)
-                assert waiting is not None
-                quarantined[source.name] = waiting.count()
-                log.warning("records quarantined table=%s records=%d waiting=%d", source.name, found, quarantined[source.name])
-                batch = quarantine.without(batch, unreadable)
-        return batch, quarantined
+                quarantine.put(SparkSession.active(), self.settings, source.name, unreadable)
+                log.warning("records quarantined table=%s records=%d waiting=%d", source.name, found, self._waiting(source.name))
+                bad[source.name] = unreadable
+        return bad
+
+    def _waiting(self, name: str) -> int:
+        waiting = quarantine.waiting(SparkSession.active(), self.settings, name)
+        return 0 if waiting is None else waiting.count()
 
     def _entry(self, source: Source) -> Table:
         entry = self.settings.table(source.name)

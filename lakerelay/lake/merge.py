@@ -11,16 +11,24 @@ from pyspark.sql import types as T
 from lakerelay.columns import BEFORE, CHANGE, COMMITTED_AT, DELETED, HISTORY, OP, PARTITION, SEQ, SOFT_DELETED
 from lakerelay.lake.store import LakeTable
 
-_ORDERED = ("_offset", SEQ, DELETED)
+LEAVES = "_leaves"  # whether a change took a row away from here, to another partition or key
+_ORDERED = ("_offset", SEQ, DELETED, OP)
 
 
-def upserts(changes: DataFrame, table: LakeTable, standing: DataFrame | None) -> DataFrame:
-    """`decode.changes` → the rows to upsert: the table's columns, and those that lakerelay adds. `standing`: the table, if it has rows."""
+def arrivals(changes: DataFrame, table: LakeTable) -> DataFrame:
+    """`decode.changes` → a row for each place that each change leaves or arrives at: the table's columns, `_seq`, `_op`, `_leaves` BOOLEAN and more."""
     if table.history:
-        return partitioned(history(changes), table.partition)
+        return history(changes).withColumn(LEAVES, F.lit(False))
+    return _arrivals(changes, table.key, None if table.reads_standing else table.partition, table.key_may_change)
+
+
+def upserts(arrivals: DataFrame, table: LakeTable, standing: DataFrame | None) -> DataFrame:
+    """`arrivals` → the rows to upsert: the table's columns, and those that lakerelay adds. `standing`: the table, if it has rows."""
+    if table.history:
+        return partitioned(arrivals.drop(LEAVES), table.partition)
     if table.reads_standing:
-        return _over(changes, table, standing)
-    return _marked(latest_per_key(changes, table.key, table.partition, table.key_may_change), table)
+        return _over(arrivals, table, standing)
+    return _marked(_newest(arrivals, [*table.key, PARTITION] if table.partition else table.key), table)
 
 
 def latest_per_key(changes: DataFrame, key: Sequence[str], partition: str | None, key_may_change: bool = False) -> DataFrame:
@@ -36,8 +44,7 @@ def latest_per_key(changes: DataFrame, key: Sequence[str], partition: str | None
     | 5    | c  |             | k=1 p=a v=1 |   | k=1 p=a v=1 _seq=6 deleted       |
     | 6    | u  | k=1 p=a v=1 | k=1 p=b v=2 |   | k=1 p=b v=2 _seq=6               |
     """
-    candidates = _candidates(changes, key, partition, key_may_change)
-    return _newest(candidates, [*key, PARTITION] if partition else key)
+    return _newest(_arrivals(changes, key, partition, key_may_change), [*key, PARTITION] if partition else key)
 
 
 def brought_up(rows: DataFrame | None, newest: DataFrame, table: LakeTable) -> DataFrame:
@@ -109,17 +116,16 @@ def partitioned(rows: DataFrame, partition: str | None) -> DataFrame:
     return rows.withColumn(PARTITION, F.expr(partition).cast("string")) if partition else rows
 
 
-def _candidates(changes: DataFrame, key: Sequence[str], partition: str | None, key_may_change: bool) -> DataFrame:
-    """A row for each place that each change leaves or arrives at; of a TRUNCATE, which has no images, none."""
-    deleted = F.col("op") == "d"
-    arriving = changes.select(F.col("offset").alias("_offset"), SEQ, "before", deleted.alias(DELETED), F.coalesce("after", "before").alias("image"))
-    arriving = arriving.select("image.*", *_ORDERED, F.lit(False).alias("_leaves"), F.col("before").alias("_before"))
+def _arrivals(changes: DataFrame, key: Sequence[str], partition: str | None, key_may_change: bool) -> DataFrame:
+    deleted, image = F.col("op") == "d", F.coalesce("after", "before")
+    arriving = changes.select(F.col("offset").alias("_offset"), SEQ, deleted.alias(DELETED), F.col("op").alias(OP), "before", image.alias("image"))
+    arriving = arriving.select("image.*", *_ORDERED, F.lit(False).alias(LEAVES), F.col("before").alias("_before"))
     if partition is None and not key_may_change:
         return arriving.drop("_before")
     arriving = partitioned(arriving, partition)
     place = F.struct(*(F.col(f"`{column}`") for column in ([*key, PARTITION] if partition else key)))
     moved = arriving.where(f"_before is not null and not {DELETED}")
-    leaving = partitioned(moved.select("_before.*", *_ORDERED, F.lit(True).alias("_leaves"), place.alias("_now")), partition)
+    leaving = partitioned(moved.select("_before.*", *_ORDERED, F.lit(True).alias(LEAVES), place.alias("_now")), partition)
     leaving = leaving.where(~place.eqNullSafe(F.col("_now"))).withColumn(DELETED, F.lit(True))
     return arriving.drop("_before").unionByName(leaving.drop("_now"))
 
@@ -131,11 +137,11 @@ def _joined(rows: DataFrame, others: DataFrame, key: Sequence[str], how: str, *m
     return rows.join(named, same, how).drop(*(f"_other_{number}" for number, _ in enumerate(key)))
 
 
-def _newest(candidates: DataFrame, key: Sequence[str]) -> DataFrame:
-    newest_first = (F.desc(SEQ), F.desc("_offset"), F.asc("_leaves"))
+def _newest(arrivals: DataFrame, key: Sequence[str]) -> DataFrame:
+    newest_first = (F.desc(SEQ), F.desc("_offset"), F.asc(LEAVES))
     window = Window.partitionBy(*(F.col(f"`{column}`") for column in key)).orderBy(*newest_first)
-    ranked = candidates.withColumn("_rank", F.row_number().over(window))
-    return ranked.where("_rank = 1").drop("_rank", "_offset", "_leaves")
+    ranked = arrivals.withColumn("_rank", F.row_number().over(window))
+    return ranked.where("_rank = 1").drop("_rank", "_offset", OP, LEAVES)
 
 
 def _marked(rows: DataFrame, table: LakeTable) -> DataFrame:
@@ -143,13 +149,12 @@ def _marked(rows: DataFrame, table: LakeTable) -> DataFrame:
     return rows.withColumns({SOFT_DELETED: F.col(DELETED), DELETED: F.lit(False)}) if table.soft_delete else rows
 
 
-def _over(changes: DataFrame, table: LakeTable, standing: DataFrame | None) -> DataFrame:
+def _over(arrivals: DataFrame, table: LakeTable, standing: DataFrame | None) -> DataFrame:
     """Rows that depend on those that stand: of a patch the values that a change does not give, and where a row is that it replaces.
 
     A change gives a value unless it is NULL. A row that was deleted and inserted again gets nothing from before.
     """
-    candidates = _candidates(changes, table.key, None, table.key_may_change)
-    rows = _patched(candidates, table.key) if table.kind == "patch" else _newest(candidates, table.key).withColumn("_fresh", F.lit(True))
+    rows = _patched(arrivals, table.key) if table.kind == "patch" else _newest(arrivals, table.key).withColumn("_fresh", F.lit(True))
     names = [name for name in rows.columns if name not in (SEQ, DELETED, "_fresh")]
     if standing is None:
         return _marked(partitioned(rows.drop("_fresh"), table.partition), table)
@@ -172,15 +177,15 @@ def _over(changes: DataFrame, table: LakeTable, standing: DataFrame | None) -> D
     return result.unionByName(left.withColumn(SOFT_DELETED, F.lit(True)) if table.soft_delete else left)
 
 
-def _patched(candidates: DataFrame, key: Sequence[str]) -> DataFrame:
+def _patched(arrivals: DataFrame, key: Sequence[str]) -> DataFrame:
     """One row per key: of each column the newest value since the key was deleted, before the newest change; `_fresh`: whether it was."""
     keys = [F.col(f"`{column}`") for column in key]
     of_key = Window.partitionBy(*keys)
-    ordered = candidates.withColumn("_order", F.struct(SEQ, "_offset", (~F.col("_leaves")).alias("arrives")))
+    ordered = arrivals.withColumn("_order", F.struct(SEQ, "_offset", (~F.col(LEAVES)).alias("arrives")))
     ordered = ordered.withColumn("_last", F.max("_order").over(of_key))
     ordered = ordered.withColumn("_deleted_at", F.max(F.when(F.col(DELETED) & (F.col("_order") < F.col("_last")), F.col("_order"))).over(of_key))
     alive = F.col("_deleted_at").isNull() | (F.col("_order") > F.col("_deleted_at"))
-    values = [name for name in candidates.columns if name not in (*key, *_ORDERED, "_leaves")]
+    values = [name for name in arrivals.columns if name not in (*key, *_ORDERED, LEAVES)]
     newest = [F.max_by(f"`{name}`", F.when(alive & F.col(f"`{name}`").isNotNull(), F.col("_order"))).alias(name) for name in values]
     facts = [F.max_by(name, "_order").alias(name) for name in (SEQ, DELETED)]
     return ordered.groupBy(*keys).agg(*newest, *facts, F.max(F.col("_deleted_at").isNotNull()).alias("_fresh"))

@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import and_
@@ -21,6 +21,7 @@ from lakerelay.lake import session
 ROWS_PER_BUCKET = 1_000_000  # a base file of some 50 to 150 MB
 _PREFIX = "lakerelay."
 _KEYS = tuple(_PREFIX + name for name in ("buckets", "sources", "id"))
+_FACTS = _PREFIX + "facts"  # of one commit: later ones do not repeat it
 
 
 @dataclass(frozen=True)
@@ -83,15 +84,47 @@ class Reached:
 
 
 @dataclass(frozen=True)
+class Facts:
+    """What a commit of the stream took from Kafka: `events` is the sum of all that follow, but for the last. Kept in the commit's metadata, as lakerelay.facts.
+
+    `repeated`: the load holds them; `emptied`: a TRUNCATE or a DROP behind them took their rows; `newest_at`: Unix seconds, when the newest was captured.
+    """
+
+    events: int
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    truncates: int = 0
+    repeated: int = 0
+    emptied: int = 0
+    quarantined: int = 0
+    newest_at: float = 0.0
+
+    @property
+    def unaccounted(self) -> int:
+        counted = self.inserts + self.updates + self.deletes + self.truncates + self.repeated + self.emptied + self.quarantined
+        return self.events - counted
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={count:,}" for name, count in asdict(self).items() if name != "newest_at" and (count or name == "events"))
+
+
+@dataclass(frozen=True)
 class Commit:
     """What the newest commit of a table says. `buckets`: per partition, fixed by the load; `instant` is Hudi's; `id` is the write's, which the commits of table
     services repeat. Both are empty until written; in what is to be written next they are those of the commit that it builds on.
+
+    `facts`: of a commit of the stream. `rows` that it wrote or deleted, `files` and `bytes` that it wrote, as Hudi counted them.
     """
 
     buckets: int
     sources: dict[str, Reached]
     instant: str = ""
     id: str = ""
+    facts: Facts | None = None
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -139,7 +172,7 @@ def buckets_for(rows: int, partitions: int) -> int:
     return max(1, -(-rows // max(1, partitions) // ROWS_PER_BUCKET))
 
 
-def load(rows: DataFrame, table: LakeTable, commit: Commit) -> Commit:
+def load(rows: DataFrame, table: LakeTable, commit: Commit, facts: Facts | None = None) -> Commit:
     """Make the table of exactly these rows, by one commit: columns of the table, and those that lakerelay adds (lakerelay.columns).
 
     A table that stands already is replaced as a whole; its readers see the old rows until the commit.
@@ -147,12 +180,12 @@ def load(rows: DataFrame, table: LakeTable, commit: Commit) -> Commit:
     stands = newest_commit(rows.sparkSession, table) is not None
     # No row of before stays, so the columns may be any.
     columns = {"hoodie.datasource.write.schema.allow.auto.evolution.column.drop": "true", "hoodie.avro.schema.validate": "false"}
-    return _write(rows, table, commit, "insert_overwrite_table" if stands else "bulk_insert", "append" if stands else "overwrite", columns)
+    return _write(rows, table, commit, facts, "insert_overwrite_table" if stands else "bulk_insert", "append" if stands else "overwrite", columns)
 
 
-def upsert(rows: DataFrame, table: LakeTable, commit: Commit) -> Commit:
+def upsert(rows: DataFrame, table: LakeTable, commit: Commit, facts: Facts | None = None) -> Commit:
     """Upsert and delete by key; a row older by `_seq` than the one that stands is ignored. `rows` as for `load`, one per key and partition."""
-    return _write(rows, table, commit, "upsert", "append")
+    return _write(rows, table, commit, facts, "upsert", "append")
 
 
 def columns(spark: SparkSession, table: LakeTable) -> T.StructType:
@@ -166,36 +199,51 @@ def read(spark: SparkSession, table: LakeTable) -> DataFrame:
 
 def newest_commit(spark: SparkSession, table: LakeTable) -> Commit | None:
     """The newest completed commit that lakerelay wrote, None when there is no table. Raises LakeError for a table that another program made."""
+    return next(commits(spark, table), None)
+
+
+def commits(spark: SparkSession, table: LakeTable) -> Iterator[Commit]:
+    """The completed commits that lakerelay wrote and Hudi has not archived, newest first. Raises LakeError when there are only others."""
     jvm: Any = spark._jvm
     properties, files = session.file_system(spark, f"{table.path}/.hoodie/hoodie.properties")
     if not files.exists(properties):
-        return None
+        return
     storage = jvm.org.apache.hudi.hadoop.fs.HadoopFSUtils.getStorageConf(files.getConf())
     timeline = jvm.org.apache.hudi.common.table.HoodieTableMetaClient.builder().setConf(storage).setBasePath(table.path).build().getActiveTimeline()
     instants = timeline.getCommitsTimeline().filterCompletedInstants().getReverseOrderedInstants().iterator()
-    seen = 0
+    others, ours = 0, 0
     while instants.hasNext():
-        instant, seen = instants.next(), seen + 1
+        instant = instants.next()
         metadata = timeline.readCommitMetadata(instant)
-        values = {key.removeprefix(_PREFIX): metadata.getMetadata(key) for key in _KEYS}
-        if values["sources"] is not None:
-            sources = {name: Reached(**reached) for name, reached in json.loads(values["sources"]).items()}
-            return Commit(int(values["buckets"]), sources, instant.requestedTime(), values["id"] or "")
-    if seen:
+        values = {key.removeprefix(_PREFIX): metadata.getMetadata(key) for key in (*_KEYS, _FACTS)}
+        if values["sources"] is None:
+            others += 1
+            continue
+        ours += 1
+        sources = {name: Reached(**reached) for name, reached in json.loads(values["sources"]).items()}
+        facts = Facts(**json.loads(values["facts"])) if values["facts"] else None
+        yield Commit(int(values["buckets"]), sources, instant.requestedTime(), values["id"] or "", facts, *_counted(metadata))
+    if others and not ours:
         raise LakeError(
             "A Hudi table was not written by lakerelay, or its newest commits were written by another program.",
             todo="Move it away, or load the table again into another lake path.",
             table=table.name,
             path=table.path,
         )
-    return None
 
 
-def _write(rows: DataFrame, table: LakeTable, commit: Commit, operation: str, mode: str, more: Mapping[str, str] | None = None) -> Commit:
+def _counted(metadata: Any) -> tuple[int, int, int]:
+    """Rows, files and bytes of a commit. A MOR table's upsert counts inserted rows as updated: it appends to their bucket, and reads nothing."""
+    rows = metadata.fetchTotalInsertRecordsWritten() + metadata.fetchTotalUpdateRecordsWritten() + metadata.getTotalRecordsDeleted()
+    return rows, metadata.fetchTotalFilesInsert() + metadata.fetchTotalFilesUpdated(), metadata.fetchTotalBytesWritten()
+
+
+def _write(rows: DataFrame, table: LakeTable, commit: Commit, facts: Facts | None, operation: str, mode: str, more: Mapping[str, str] | None = None) -> Commit:
     if commit.id:
         _require_newest(rows.sparkSession, table, commit)
     commit = replace(commit, id=uuid.uuid4().hex)
     options = _options(table, commit.buckets) | commit.metadata | {"hoodie.datasource.write.operation": operation} | dict(more or {})
+    options |= {_FACTS: json.dumps(asdict(facts))} if facts else {}
     if table.record_key != (CHANGE,) and not all(isinstance(rows.schema[column].dataType, T.NumericType | T.BooleanType) for column in table.record_key):
         texts = F.to_json(F.array(*(_as_text(rows, column) for column in table.record_key)))
         # Hudi takes what is before a colon for a field's name, and looks for it for ever where a comma is before the colon.
@@ -245,7 +293,8 @@ def _options(table: LakeTable, buckets: int) -> dict[str, str]:
         # Rows of one key are ordered by their place in the binlog, whichever commit brings them.
         "hoodie.table.ordering.fields": SEQ,
         "hoodie.write.record.merge.mode": "EVENT_TIME_ORDERING",
-        "hoodie.combine.before.upsert": "false",  # merge.latest_per_key leaves one row per key
+        "hoodie.combine.before.upsert": "false",  # merge.upserts leaves one row per key
+        "hoodie.merge.data.validation.enabled": "true",  # a rewritten file that has fewer rows than it must have fails the commit
         # A row's file follows from its key: no look-up, and nothing to keep beside the table.
         "hoodie.index.type": "BUCKET",
         "hoodie.bucket.index.num.buckets": str(buckets),

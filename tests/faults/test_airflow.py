@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -28,6 +29,8 @@ class Operated:
         self.stack, self.api, self.spark = stack, api, spark
         numbers = "WITH RECURSIVE n AS (SELECT 1 AS a UNION ALL SELECT a + 1 FROM n WHERE a < 90000) SELECT a, 'first' FROM n"
         self.run("DROP DATABASE IF EXISTS cow_airflow", "CREATE DATABASE cow_airflow", f"CREATE TABLE {TABLE} (id INT PRIMARY KEY, v VARCHAR(20))")
+        # The other pattern of the stack's own pipeline has to match a table too.
+        self.run("DROP DATABASE IF EXISTS mor_airflow", "CREATE DATABASE mor_airflow", "CREATE TABLE mor_airflow.t (id INT PRIMARY KEY)")
         self.run("SET cte_max_recursion_depth = 100000", f"INSERT INTO {TABLE} {numbers}")
         for dag in ("full_load", "stream_changes"):
             api.wait_for_dag(dag)
@@ -66,8 +69,13 @@ class Operated:
         for run in self.api.runs("stream_changes"):
             if run["state"] in ("queued", "running"):
                 self.api.set_state("stream_changes", run["dag_run_id"], "failed")
-        for driver in self.drivers():
-            driver.kill()
+        _kill(*self.drivers())
+
+
+def _kill(*processes: psutil.Process) -> None:
+    for each in processes:
+        with suppress(psutil.NoSuchProcess):  # ended with one of the others
+            each.kill()
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +96,7 @@ def test_airflow_is_killed(operated: Operated, record_property: Seen) -> None:
     for part in PARTS:
         process = Process(part, operated.stack.local.folder).find()
         assert process
-        for each in (*process.children(recursive=True), process):
-            each.kill()
+        _kill(*process.children(recursive=True), process)
     embedded.up(operated.stack.settings)
     if api.wait("full_load", run, 900) == "failed":
         seen = "cleared once"
@@ -108,9 +115,7 @@ def test_a_task_of_airflow_is_killed(operated: Operated, record_property: Seen) 
     operated.run(f"INSERT INTO {TABLE} VALUES (-1, 'before')")
     operated.until(operated.equal)
     (orphan,) = operated.drivers()
-    for task in orphan.parents():
-        if "airflow" in " ".join(task.cmdline()) and "scheduler" not in " ".join(task.cmdline()):
-            task.kill()
+    _kill(*(each for each in orphan.parents() if "airflow" in " ".join(each.cmdline()) and "scheduler" not in " ".join(each.cmdline())))
     began = time.monotonic()
     operated.until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE, 900)
     ended = time.monotonic() - began

@@ -56,21 +56,21 @@ def test_a_slow_network(behind_proxy: tuple[Simple, Proxy], record_property: See
     record_property("seen", pipeline.require_equal())
 
 
-@pytest.mark.fault("F-26b", "streaming", "connections to MySQL are reset every 5 s, for a minute", "capture connects again, and goes on")
+@pytest.mark.fault("F-26b", "streaming", "connections to MySQL are reset after some 5 s, three times", "capture connects again, and goes on")
 @pytest.mark.long
 def test_connections_are_reset(behind_proxy: tuple[Simple, Proxy], record_property: Seen) -> None:
     pipeline, proxy = behind_proxy
     pipeline.full_load()
     proxy.lifetime = 5.0
     driver = Driver(pipeline)
-    until, before = time.monotonic() + 60, proxy.connections
-    while time.monotonic() < until:
+    began, before = time.monotonic(), proxy.connections
+    while proxy.connections < before + 3:  # Debezium looks at its connection every connect.keep.alive.interval.ms
+        assert time.monotonic() < began + 300
         pipeline.write(1)
         time.sleep(0.5)
-    resets, proxy.lifetime = proxy.connections - before, 0.0
+    proxy.lifetime = 0.0
     driver.kill()
-    assert resets > 3
-    record_property("seen", f"{resets} connections; {pipeline.require_equal()}")
+    record_property("seen", pipeline.require_equal())
 
 
 @pytest.mark.fault("F-26c", "streaming", "connections to MySQL stay open and bring nothing for 90 s", "the stream's log says so; it goes on")

@@ -1,17 +1,19 @@
-"""Records that cannot be decoded: the table stops, or they are put aside and applied when they can be read."""
+"""What becomes of each record: the commit that applies it counts it. One that cannot be decoded stops its table, or is put aside until it can be read."""
 
 import json
 import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from lakerelay.capture import topics
@@ -20,7 +22,8 @@ from lakerelay.capture.position import fix_position
 from lakerelay.capture.relay import scan_relay
 from lakerelay.config import SETTINGS_VARIABLE, Settings
 from lakerelay.errors import DecodeError
-from lakerelay.lake import load, quarantine, schema
+from lakerelay.lake import decode, load, quarantine, schema, store
+from lakerelay.lake.store import Commit
 from tests.integration.pipeline import Pipeline
 
 TABLES = {
@@ -28,6 +31,10 @@ TABLES = {
     "aside": {"on_bad_record": "quarantine"},
     "upserted": {"on_bad_record": "quarantine"},
     "log": {"on_bad_record": "quarantine", "kind": "append"},
+    "cow": {"type": "cow"},
+    "mor": {},
+    "counted_log": {"kind": "append"},
+    "lost": {},
 }
 
 
@@ -67,8 +74,72 @@ def newest(pipeline: Pipeline, table: str) -> dict[str, Any]:
     return found
 
 
+def stopped(pipeline: Pipeline, table: str) -> str:
+    """Why the stream has stopped a table, once it has."""
+    deadline = time.monotonic() + 120
+    while (record := pipeline.state().tables[f"{pipeline.name}.{table}"]).state != "stopped":
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    return record.error
+
+
 def rows(pipeline: Pipeline, table: str, *columns: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in pipeline.lake(table).select(*columns).collect())
+
+
+def facts(pipeline: Pipeline, table: str) -> tuple[Counter[str], list[Commit]]:
+    """The sums of what the commits of a table say, and those commits of the stream, newest first."""
+    commits = [each for each in store.commits(pipeline.spark, store.lake_table(pipeline.settings, f"{pipeline.name}.{table}", ("id",))) if each.facts]
+    sums = Counter[str]()
+    for commit in commits:
+        assert commit.facts
+        assert commit.facts.unaccounted == 0
+        sums.update({name: count for name, count in asdict(commit.facts).items() if name != "newest_at" and count})
+    return sums, commits
+
+
+@pytest.mark.parametrize("table", ["mor", "cow", "counted_log"])
+def test_commits_say_what_became_of_each_record(pipeline: Pipeline, table: str) -> None:
+    """One that stands before the load is counted too, and not applied."""
+    began = time.time()
+    pipeline.run(f"INSERT INTO {table} VALUES (3, 3), (4, 4)", f"UPDATE {table} SET n = 10 WHERE id = 1", f"DELETE FROM {table} WHERE id = 2")
+    pipeline.wait()
+    event = newest(pipeline, table)
+    send(
+        pipeline, table, json.dumps({**event, "op": "d", "before": {"id": 1, "n": 1}, "source": event["source"] | {"file": "binlog.000001", "pos": 4}}).encode()
+    )
+    pipeline.wait()
+    sums, commits = facts(pipeline, table)
+    assert sums == {"events": 5, "inserts": 2, "updates": 1, "deletes": 1, "repeated": 1}
+    assert sum(commit.rows for commit in commits) == 4
+    assert all(commit.files and commit.bytes for commit in commits if commit.rows)
+    assert began < max(commit.facts.newest_at for commit in commits if commit.facts) < time.time()
+
+    pipeline.run(f"INSERT INTO {table} VALUES (5, 5)", f"TRUNCATE TABLE {table}", f"INSERT INTO {table} VALUES (6, 6)")
+    pipeline.wait()
+    sums, _ = facts(pipeline, table)
+    assert sums["events"] == 8
+    assert table != "counted_log" or sums["truncates"] == 1
+    assert table == "counted_log" or rows(pipeline, table, "id", "n") == [(6, 6)]
+
+
+@pytest.mark.fault(
+    "F-47", "streaming", "a record is lost between Kafka and the commit (a defect of ours, planted)", "not committed; the table stops and says why"
+)
+def test_a_batch_that_does_not_add_up_is_not_committed(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode_changes = decode.changes
+
+    def lossy(*args: Any, **options: Any) -> DataFrame:
+        return decode_changes(*args, **options).where("after.id is null or after.id != 4")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(decode, "changes", lossy)
+        pipeline.run("INSERT INTO lost VALUES (3, 3), (4, 4)")
+        error = stopped(pipeline, "lost")
+    assert "do not add up" in error
+    assert rows(pipeline, "lost", "id", "n") == [(1, 1), (2, 2)]
+    pipeline.full_load("lost", replace=True)
+    assert rows(pipeline, "lost", "id", "n") == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
 
 @pytest.mark.fault("F-42a", "streaming", "records that are no JSON, no event, of another type, empty", "put aside in the quarantine")
@@ -92,6 +163,7 @@ def test_bad_records_are_put_aside_as_they_are(pipeline: Pipeline) -> None:
     assert [row["value"] if row["value"] is None else bytes(row["value"]) for row in found] == bad
     assert {(row["topic"], row["partition"]) for row in found} == {(topic(pipeline, "aside"), 0)}
     assert all(row["reason"] for row in found)
+    assert facts(pipeline, "aside")[0] == {"events": 9, "inserts": 1, "updates": 2, "quarantined": 6}
 
 
 @pytest.mark.fault("F-42b", "streaming", "records in quarantine can be read again", "applied in order; newer rows stay")
@@ -125,11 +197,7 @@ def test_a_replay_applies_what_can_be_read_by_now(pipeline: Pipeline, table: str
 @pytest.mark.fault("F-42c", "streaming", "the same without a quarantine", "that table stops and says why")
 def test_a_table_stops_by_default(pipeline: Pipeline) -> None:
     send(pipeline, "stops", b"not JSON")
-    deadline = time.monotonic() + 120
-    while pipeline.state().tables[f"{pipeline.name}.stops"].state != "stopped":
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
-    error = pipeline.state().tables[f"{pipeline.name}.stops"].error
+    error = stopped(pipeline, "stops")
     assert "does not fit" in error
     assert "quarantine" in error
     assert rows(pipeline, "stops", "id", "n") == [(1, 1), (2, 2)]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakerelay.lake.merge import brought_up, latest_per_key, loaded, upserts, with_gone
+from lakerelay.lake.merge import arrivals, brought_up, latest_per_key, loaded, upserts, with_gone
 from lakerelay.lake.store import LakeTable
 
 CHANGE = "op string, _seq bigint, offset bigint, before struct<k: int, p: string, v: int>, after struct<k: int, p: string, v: int>"
@@ -111,7 +111,7 @@ def over(spark: SparkSession, table: LakeTable, standing: list[tuple[Any, ...]],
     """(k, p, v, deleted, partition), and with soft_delete the mark."""
     there = spark.createDataFrame(standing, STANDING)
     there = there if table.soft_delete else there.drop("_deleted")
-    rows = upserts(spark.createDataFrame(list(changes), CHANGE), table, there)
+    rows = upserts(arrivals(spark.createDataFrame(list(changes), CHANGE), table), table, there)
     return {tuple(row) for row in rows.select("k", "p", "v", "_hoodie_is_deleted", "_partition", *(["_deleted"] if table.soft_delete else [])).collect()}
 
 
