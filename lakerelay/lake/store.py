@@ -1,9 +1,11 @@
 """The only module that writes Hudi tables: their options, their commits, and what a commit says of the Kafka offsets it reached."""
 
 import json
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -19,6 +21,7 @@ from lakerelay.errors import CommitConflictError, LakeError, SettingsError
 from lakerelay.lake import session
 
 ROWS_PER_BUCKET = 1_000_000  # a base file of some 50 to 150 MB
+_SKEW = 10.0  # seconds that a clock may be behind
 _PREFIX = "lakerelay."
 _KEYS = tuple(_PREFIX + name for name in ("buckets", "sources", "id"))
 _FACTS = _PREFIX + "facts"  # of one commit: later ones do not repeat it
@@ -239,8 +242,11 @@ def _counted(metadata: Any) -> tuple[int, int, int]:
 
 
 def _write(rows: DataFrame, table: LakeTable, commit: Commit, facts: Facts | None, operation: str, mode: str, more: Mapping[str, str] | None = None) -> Commit:
+    standing = newest_commit(rows.sparkSession, table)
     if commit.id:
-        _require_newest(rows.sparkSession, table, commit)
+        _require_newest(table, standing, commit)
+    if standing:
+        _require_clock(table, standing)
     commit = replace(commit, id=uuid.uuid4().hex)
     options = _options(table, commit.buckets) | commit.metadata | {"hoodie.datasource.write.operation": operation} | dict(more or {})
     options |= {_FACTS: json.dumps(asdict(facts))} if facts else {}
@@ -264,9 +270,8 @@ def _write(rows: DataFrame, table: LakeTable, commit: Commit, facts: Facts | Non
     return written
 
 
-def _require_newest(spark: SparkSession, table: LakeTable, commit: Commit) -> None:
+def _require_newest(table: LakeTable, standing: Commit | None, commit: Commit) -> None:
     """Raise CommitConflictError when the newest commit is not the one that `commit` builds on."""
-    standing = newest_commit(spark, table)
     if standing is None or standing.id != commit.id:
         raise CommitConflictError(
             "Another program has written to a table of the lake.",
@@ -276,6 +281,25 @@ def _require_newest(spark: SparkSession, table: LakeTable, commit: Commit) -> No
             expected=commit.instant,
             found=standing and standing.instant,
         )
+
+
+def _require_clock(table: LakeTable, standing: Commit) -> None:
+    """Raise LakeError when this machine's clock is behind the newest commit: Hudi orders commits by the clocks of those who write them."""
+    ahead = (datetime.strptime(standing.instant, "%Y%m%d%H%M%S%f").replace(tzinfo=UTC) - _now()).total_seconds()
+    if ahead > _SKEW:
+        raise LakeError(
+            "This machine's clock is behind the newest commit of a table.",
+            safe="Nothing was written; changes stay in Kafka.",
+            todo="Set the clock, then start again.",
+            table=table.name,
+            commit=standing.instant,
+            seconds=round(ahead),
+        )
+    time.sleep(max(0.0, ahead))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def _as_text(rows: DataFrame, column: str) -> Column:
@@ -288,6 +312,7 @@ def _options(table: LakeTable, buckets: int) -> dict[str, str]:
     options = {
         "hoodie.table.name": table.name.replace(".", "_").replace("-", "_"),
         "hoodie.datasource.write.table.type": "MERGE_ON_READ" if table.type == "mor" else "COPY_ON_WRITE",
+        "hoodie.table.timeline.timezone": "UTC",  # by local time, commits would go backward where clocks are put back
         "hoodie.datasource.write.recordkey.field": ",".join(table.record_key),
         "hoodie.datasource.write.partitionpath.field": PARTITION if table.partition else "",
         # Rows of one key are ordered by their place in the binlog, whichever commit brings them.

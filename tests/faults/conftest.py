@@ -126,10 +126,11 @@ class Reader(threading.Thread):
 class Driver:
     """A job as Airflow's task starts it, the stream by default: spark-submit, which starts Python."""
 
-    def __init__(self, pipeline: "Breakable", *job: str, dies: str = "") -> None:
-        """`dies`: a point of lakerelay.failpoint."""
+    def __init__(self, pipeline: "Breakable", *job: str, dies: str = "", java: str = "") -> None:
+        """`dies`: a point of lakerelay.failpoint; `java`: an option of its JVM, stronger than spark-defaults.conf's."""
         conf = spark_settings.write(pipeline.local)
         environment = os.environ | {config.SETTINGS_VARIABLE: str(pipeline.file), "SPARK_CONF_DIR": str(conf), "PYSPARK_PYTHON": sys.executable}
+        environment |= {"_JAVA_OPTIONS": java} if java else {}
         environment |= {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYTHONPATH": str(PROJECT), failpoint.VARIABLE: dies}
         self.log = pipeline.file.with_suffix(f".{time.time_ns()}.log")
         program, *arguments = job or ("stream_changes",)
@@ -240,8 +241,8 @@ class Faulty(Breakable):
         self.reader.start()
         self.start()
 
-    def start(self, dies: str = "") -> Driver:
-        self.driver = Driver(self, dies=dies)
+    def start(self, dies: str = "", java: str = "") -> Driver:
+        self.driver = Driver(self, dies=dies, java=java)
         self._drivers.append(self.driver)
         return self.driver
 

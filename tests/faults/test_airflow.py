@@ -76,6 +76,7 @@ def _kill(*processes: psutil.Process) -> None:
     for each in processes:
         with suppress(psutil.NoSuchProcess):  # ended with one of the others
             each.kill()
+    psutil.wait_procs(processes, timeout=20)
 
 
 @pytest.fixture(scope="module")

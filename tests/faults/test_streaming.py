@@ -1,9 +1,12 @@
 """Faults while tables are streamed."""
 
+import json
 import random
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -26,6 +29,18 @@ def _capture(faulty: Faulty) -> Connector:
 
 def _topic(faulty: Faulty, name: str) -> str:
     return topics.data(topics.capture_prefix(faulty.settings), f"{faulty.name}.{name}")
+
+
+def _records(faulty: Faulty, topic: str) -> list[tuple[Any, Any]]:
+    """Keys and values."""
+    consumer = Consumer({"bootstrap.servers": faulty.settings.kafka.bootstrap_servers, "group.id": faulty.name, "enable.auto.commit": False})
+    first, end = topics.bounds(faulty.settings, [topic])[topic]
+    consumer.assign([TopicPartition(topic, 0, first)])
+    records = []
+    while (message := consumer.poll(3)) is not None and message.offset() < end:
+        records.append((message.key(), message.value()))
+    consumer.close()
+    return records
 
 
 @pytest.mark.fault("F-10", "streaming", "`kill -9` of the Kafka Connect worker, twice", "capture goes on where it was")
@@ -189,6 +204,35 @@ def test_a_driver_sleeps(faulty: Faulty, record_property: Seen) -> None:
     record_property("seen", faulty.require_whole())
 
 
+@pytest.mark.fault("F-39", "committing", "`kill -9` of the driver while it compacts a MOR table", "readable all the time; compacted by the next driver")
+@pytest.mark.long
+def test_a_compaction_is_killed(faulty: Faulty, record_property: Seen) -> None:
+    timeline = Path(faulty.settings.lake.path) / faulty.name / "mor" / ".hoodie" / "timeline"
+
+    def compacting() -> set[str]:
+        """Instants of compactions that have begun and not ended."""
+        begun = {file.name.partition(".")[0] for file in timeline.glob("*.compaction.inflight")}
+        return begun - {file.name.partition("_")[0] for file in timeline.glob("*_*.commit")}
+
+    deadline = time.monotonic() + 400
+    while not (killed := compacting()):
+        assert time.monotonic() < deadline, sorted(file.name for file in timeline.iterdir())[-5:]
+        time.sleep(0.01)
+    faulty.restart()
+    whole = faulty.require_whole()
+    assert not killed & compacting()
+    record_property("seen", whole)
+
+
+@pytest.mark.fault("F-44", "streaming", "drivers in time zones 19 hours apart, one after another", "commits stay in order")
+@pytest.mark.long
+def test_drivers_in_other_time_zones(faulty: Faulty, record_property: Seen) -> None:
+    for zone in ("Asia/Tokyo", "Pacific/Honolulu"):
+        faulty.driver.kill()
+        faulty.start(java=f"-Duser.timezone={zone}").until("batch=1 ")
+    record_property("seen", faulty.require_whole())
+
+
 @pytest.mark.fault("F-40a", "streaming", "`kill -9` of the Kafka broker", "the stream ends or waits, and goes on")
 @pytest.mark.long
 def test_kafka_is_killed(faulty: Faulty, record_property: Seen) -> None:
@@ -242,20 +286,30 @@ def test_a_topic_is_given_partitions(faulty: Faulty, record_property: Seen) -> N
     record_property("seen", faulty.load_again())
 
 
+@pytest.mark.fault("F-41", "streaming", "a transaction with changes is aborted in Kafka, as when Connect dies within it", "none of them is applied")
+def test_an_aborted_transaction(faulty: Faulty, record_property: Seen) -> None:
+    topic = _topic(faulty, "mor")
+    key, value = next((key, value) for key, value in reversed(_records(faulty, topic)) if json.loads(value)["op"] != "d")
+    event = json.loads(value)
+    event["after"]["version"] += 1_000_000_000
+    event["source"]["pos"] += 1_000_000_000
+    producer = Producer({"bootstrap.servers": faulty.settings.kafka.bootstrap_servers, "transactional.id": faulty.name})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, key=key, value=json.dumps(event))
+    assert producer.flush(30) == 0
+    time.sleep(_WORK)
+    producer.abort_transaction(30)
+    record_property("seen", faulty.require_whole())
+
+
 @pytest.mark.fault("F-43", "streaming", "every record of a capture topic is written to it again, in another order", "the newest by the binlog stays")
 @pytest.mark.long
 def test_changes_come_again_in_another_order(faulty: Faulty, record_property: Seen) -> None:
     topic = _topic(faulty, "mor")
-    servers = {"bootstrap.servers": faulty.settings.kafka.bootstrap_servers}
-    consumer = Consumer(servers | {"group.id": faulty.name, "enable.auto.commit": False})
-    first, end = topics.bounds(faulty.settings, [topic])[topic]
-    consumer.assign([TopicPartition(topic, 0, first)])
-    records = []
-    while (message := consumer.poll(3)) is not None and message.offset() < end:
-        records.append((message.key(), message.value()))
-    consumer.close()
+    records = _records(faulty, topic)
     random.Random(5).shuffle(records)
-    producer = Producer(servers)
+    producer = Producer({"bootstrap.servers": faulty.settings.kafka.bootstrap_servers})
     for key, value in records[:2000]:
         producer.produce(topic, key=key, value=value)
     assert producer.flush(30) == 0

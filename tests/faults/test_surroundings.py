@@ -20,19 +20,20 @@ class Simple(Breakable):
     """One table, `t`, written to by the test itself."""
 
     def create(self) -> None:
-        self.run("CREATE TABLE t (id INT PRIMARY KEY AUTO_INCREMENT, v VARCHAR(200))", "INSERT INTO t (v) VALUES ('first')")
+        self.run("CREATE TABLE t (id INT PRIMARY KEY AUTO_INCREMENT, v LONGTEXT)", "INSERT INTO t (v) VALUES ('first')")
 
     def write(self, rows: int) -> None:
         for _ in range(rows):
             self.run("INSERT INTO t (v) SELECT UUID()", "UPDATE t SET v = 'changed' ORDER BY id DESC LIMIT 1")
 
     def rows(self) -> list[tuple[object, ...]]:
-        return sorted(tuple(row) for row in store.read(self.spark, store.lake_table(self.settings, f"{self.name}.t", ("id",))).select("id", "v").collect())
+        found = store.read(self.spark, store.lake_table(self.settings, f"{self.name}.t", ("id",))).selectExpr("id", "md5(v)")
+        return sorted(tuple(row) for row in found.collect())
 
     def require_equal(self) -> str:
         with self.streaming():
             self.wait(patience=300)
-        assert self.rows() == list(self.run("SELECT id, v FROM t ORDER BY id"))
+        assert self.rows() == list(self.run("SELECT id, MD5(v) FROM t ORDER BY id"))
         return f"{len(self.rows())} rows equal"
 
 
@@ -117,3 +118,14 @@ def test_a_full_disk(small_disk: tuple[Simple, Path], record_property: Seen) -> 
     assert all(source[id_] == v for id_, v in before)
     subprocess.run(["mount", "-o", "remount,size=500m", str(folder)], check=True)
     record_property("seen", f"{len(before)} rows while it was full; {pipeline.require_equal()}")
+
+
+@pytest.mark.fault("F-37", "streaming", "the driver's memory does not suffice for 36 rows of 7 MB", "it ends; with more memory it goes on")
+@pytest.mark.long
+def test_too_little_memory(make_settings: MakeSettings, spark: SparkSession, record_property: Seen) -> None:
+    pipeline = Simple(make_settings, spark, "memory", {"t": {}})
+    pipeline.create()
+    pipeline.full_load()
+    pipeline.run(*["INSERT INTO t (v) SELECT REPEAT(UUID(), 200000)"] * 36)
+    assert "OutOfMemoryError" in Driver(pipeline, java="-Xmx480m").ended(240)
+    record_property("seen", pipeline.require_equal())

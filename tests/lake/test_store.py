@@ -1,6 +1,6 @@
 """Hudi tables as they are written and read back."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,23 @@ def test_nothing_is_written_on_top_of_a_commit_that_one_does_not_know(spark: Spa
 
     with pytest.raises(CommitConflictError, match="Another program has written"):
         store.upsert(rows(spark, table, (1, 1, "x", "three", 30, False)), table, known)
+    assert content(spark, table) == {(1, 1, "x", "two", 20)}
+
+
+@pytest.mark.fault("F-44b", "committing", "the clock is an hour behind the newest commit", "nothing is written, with the reason")
+@pytest.mark.parametrize("kind", ["cow", "mor"])
+def test_a_clock_that_is_behind(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    table = LakeTable("shop.t", str(tmp_path / "t"), ("a", "b"), None, kind)
+    known = store.load(rows(spark, table, (1, 1, "x", "one", 10, False)), table, at("L1", 10, 0, 5))
+    assert abs(datetime.strptime(known.instant, "%Y%m%d%H%M%S%f").replace(tzinfo=UTC) - datetime.now(UTC)) < timedelta(minutes=2)
+    late = rows(spark, table, (1, 1, "x", "two", 20, False))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_now", lambda: datetime.now(UTC) - timedelta(hours=1))
+        for write in (store.upsert, store.load):
+            with pytest.raises(LakeError, match="clock is behind"):
+                write(late, table, known)
+    assert content(spark, table) == {(1, 1, "x", "one", 10)}
+    store.upsert(late, table, known)
     assert content(spark, table) == {(1, 1, "x", "two", 20)}
 
 
