@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import psutil
 import stack  # beside this file
 from hudi import HudiTableBuilder
@@ -131,7 +132,7 @@ def _taken_over_asleep(twin: Twin) -> None:
 
 
 def _task_restarted(twin: Twin) -> None:
-    twin.capture()._call("POST", "/tasks/0/restart")
+    httpx.post(f"{twin.settings.connect.url}/connectors/{bodies.capture_name(twin.settings)}/tasks/0/restart", timeout=60).raise_for_status()
 
 
 def _capture_stopped(twin: Twin) -> None:
@@ -173,9 +174,10 @@ class Drill:
             fault = self._random.choice(list(FAULTS))
             began = time.monotonic()
             FAULTS[fault](self.hit)
-            self._recover(fault, at, began)
+            self.recover(fault, at, began)
 
-    def _recover(self, fault: str, at: float, began: float) -> None:
+    def recover(self, fault: str, at: float, began: float) -> None:
+        """Wait until both lakes have a row that is written now."""
         self._mark += 1
         with stack.connection(self.hit.settings) as connection, connection.cursor() as cursor:
             cursor.execute("INSERT INTO drill.marks VALUES (%s)", (self._mark,))
@@ -208,7 +210,7 @@ def main() -> None:
             drill.run(arguments.minutes)
             writer.ended.set()
             writer.join()
-            drill._recover("nothing: the end", arguments.minutes * 60, time.monotonic())
+            drill.recover("nothing: the end", arguments.minutes * 60, time.monotonic())
             time.sleep(10)
             rows = [_compared(session.start("drill"), settings) for settings in (calm, hit)]
         finally:
