@@ -183,7 +183,10 @@ def load(rows: DataFrame, table: LakeTable, commit: Commit, facts: Facts | None 
     stands = newest_commit(rows.sparkSession, table) is not None
     # No row of before stays, so the columns may be any.
     columns = {"hoodie.datasource.write.schema.allow.auto.evolution.column.drop": "true", "hoodie.avro.schema.validate": "false"}
-    return _write(rows, table, commit, facts, "insert_overwrite_table" if stands else "bulk_insert", "append" if stands else "overwrite", columns)
+    if stands:
+        return _write(rows, table, commit, facts, "insert_overwrite_table", "append", columns)
+    # By local time, commits would go backward where clocks are put back.
+    return _write(rows, table, commit, facts, "bulk_insert", "overwrite", columns | {"hoodie.table.timeline.timezone": "UTC"})
 
 
 def upsert(rows: DataFrame, table: LakeTable, commit: Commit, facts: Facts | None = None) -> Commit:
@@ -312,7 +315,6 @@ def _options(table: LakeTable, buckets: int) -> dict[str, str]:
     options = {
         "hoodie.table.name": table.name.replace(".", "_").replace("-", "_"),
         "hoodie.datasource.write.table.type": "MERGE_ON_READ" if table.type == "mor" else "COPY_ON_WRITE",
-        "hoodie.table.timeline.timezone": "UTC",  # by local time, commits would go backward where clocks are put back
         "hoodie.datasource.write.recordkey.field": ",".join(table.record_key),
         "hoodie.datasource.write.partitionpath.field": PARTITION if table.partition else "",
         # Rows of one key are ordered by their place in the binlog, whichever commit brings them.
