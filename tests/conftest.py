@@ -23,7 +23,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,22 @@ def stack() -> Iterator[Stack]:
         finally:
             if not KEEP:
                 embedded.down(started.settings)
+
+
+@contextmanager
+def another_mysql(stack: Stack, name: str, mysqld: Path | None = None) -> Iterator[Local]:
+    """A server beside the stack's Kafka and Connect: as they reach it, with the stack's passwords, and data of its own."""
+    folder = stack.local.folder.with_name(f"{stack.local.folder.name}-{name}")  # outlives the stack's, so that a server left running is found
+    changed = {"folder": folder, "mysql_port": free_ports(1)[0]} | ({"mysqld": mysqld} if mysqld else {})
+    local = stack.local.model_copy(update=changed)
+    settings = Settings(name=name, local=local, tables=[{"name": "a.b"}])  # type: ignore[call-arg,arg-type]
+    embedded.down(settings, erase=True)
+    secrets.write(secrets.folder(local) / local.password_file.name, stack.local.password_file.read_text())
+    try:
+        embedded.up(settings, ("mysql",))
+        yield local
+    finally:
+        embedded.down(settings, erase=not KEEP)
 
 
 @pytest.fixture(scope="session")

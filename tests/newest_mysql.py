@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lakerelay.config import Local, Settings
-from lakerelay.local import jars, secrets
-from lakerelay.local import stack as embedded
-from tests.conftest import KEEP, Stack, free_ports
+from lakerelay.config import Local
+from lakerelay.local import jars
+from tests.conftest import Stack, another_mysql
 
 _PACKAGE = "mysql-server-core"
 _MIRROR = "http://deb.debian.org/debian"
@@ -42,17 +41,9 @@ Acquire::Languages "none";
 
 @contextmanager
 def running(stack: Stack) -> Iterator[Local]:
-    """Such a server beside the stack's Kafka and Connect: as they reach it, with the stack's passwords, and data of its own."""
-    folder = stack.local.folder.with_name(f"{stack.local.folder.name}-newest")  # outlives the stack's, so that a server left running is found
-    local = stack.local.model_copy(update={"folder": folder, "mysqld": mysqld(), "mysql_port": free_ports(1)[0]})
-    settings = Settings(name="newest", local=local, tables=[{"name": "a.b"}])  # type: ignore[call-arg,arg-type]
-    embedded.down(settings, erase=True)
-    secrets.write(secrets.folder(local) / local.password_file.name, stack.local.password_file.read_text())
-    try:
-        embedded.up(settings, ("mysql",))
+    """Such a server beside the stack's."""
+    with another_mysql(stack, "newest", mysqld()) as local:
         yield local
-    finally:
-        embedded.down(settings, erase=not KEEP)
 
 
 def mysqld() -> Path:

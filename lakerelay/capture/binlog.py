@@ -36,7 +36,7 @@ _VARIABLES = (
 @total_ordering
 @dataclass(frozen=True)
 class Position:
-    """A binlog coordinate; ordered by file number and offset in the file, never by the file's name as text.
+    """A binlog coordinate; ordered by epoch, file number and offset in the file, never by the file's name as text.
 
     >>> Position("binlog.999999", 4) < Position("binlog.1000000", 4)
     True
@@ -47,6 +47,7 @@ class Position:
     file: str
     pos: int
     gtids: str | None = field(default=None, compare=False)  # the set executed up to here, None where GTIDs are off
+    epoch: int = 0  # how often another server had taken the source's place
 
     @property
     def file_number(self) -> int:
@@ -54,11 +55,11 @@ class Position:
 
     @property
     def seq(self) -> int:
-        """One non-negative BIGINT whose order is the binlog's: epoch (7 bits, still 0), file number (24 bits), pos (32 bits)."""
-        return self.file_number << 32 | self.pos
+        """One non-negative BIGINT whose order is the binlog's: epoch (7 bits), file number (24 bits), pos (32 bits)."""
+        return self.epoch << 56 | self.file_number << 32 | self.pos
 
     def __lt__(self, other: "Position") -> bool:
-        return (self.file_number, self.pos) < (other.file_number, other.pos)
+        return (self.epoch, self.file_number, self.pos) < (other.epoch, other.file_number, other.pos)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.pos}"
@@ -123,6 +124,17 @@ def position(mysql: MySQL) -> Position:
     if row is None:
         raise SourceError("The server writes no binlog.", todo="Set log_bin in its configuration and restart it.")
     return Position(file=row[0], pos=int(row[1]), gtids=(row[4] or "").replace("\n", "") or None)
+
+
+def lacks(mysql: MySQL, gtids: str) -> str:
+    """Why capture cannot go on here behind these transactions, empty when it can."""
+    with mysql.cursor() as cursor:
+        cursor.execute("SELECT GTID_SUBSET(%s, @@global.gtid_executed), GTID_SUBSET(@@global.gtid_purged, %s)", (gtids, gtids))
+        row = cursor.fetchone()
+    assert row is not None
+    if not row[0]:
+        return "it does not have all transactions that were captured"
+    return "" if row[1] else "its binlog no longer has all that come next"
 
 
 def first_file(mysql: MySQL) -> str:

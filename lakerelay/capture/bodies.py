@@ -27,11 +27,16 @@ def relay_name(settings: Settings, relay: str, attempt: int) -> str:
     return f"{settings.name}-relay-{relay}a{attempt}"
 
 
-def capture(settings: Settings, tables: Sequence[SourceTable]) -> dict[str, str]:
-    """Options of the connector that streams the changes of all tables that the settings name, those to come among them; `tables` as they are now."""
+def capture(settings: Settings, tables: Sequence[SourceTable], server_uuid: str) -> dict[str, str]:
+    """Options of the connector that streams the changes of all tables that the settings name, those to come among them; `tables` as they are now.
+
+    It connects to no other server than this one: an address may come to lead elsewhere, where the binlog has other positions.
+    """
     patterns = [_pattern(entry.name) if entry.name is not None else _COMMA.sub(r"\\,", entry.pattern or "") for entry in settings.tables]
     options = _options(settings, "capture", capture_name(settings), topics.capture_prefix(settings), patterns) | _queue(tables)
-    return options | _zero_dates(tables, ("date", "datetime", "timestamp"))
+    # An error, "Subquery returns more than 1 row", on another server.
+    same = {"database.initial.statements": f"SELECT IF(@@server_uuid = '{server_uuid}', 1, (SELECT 1 UNION SELECT 2))"} if server_uuid else {}
+    return options | same | _zero_dates(tables, ("date", "datetime", "timestamp"))
 
 
 def relay(settings: Settings, relay: RelayRecord, tables: Sequence[SourceTable]) -> dict[str, str]:

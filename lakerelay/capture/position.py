@@ -2,11 +2,12 @@
 
 import logging
 import time
+from dataclasses import replace
 
 from lakerelay.capture import binlog, bodies, oversize, source, topics
-from lakerelay.capture.binlog import Position
+from lakerelay.capture.binlog import MySQL, Position
 from lakerelay.capture.connector import Connector
-from lakerelay.capture.progress import PositionRecord, Progress
+from lakerelay.capture.progress import PositionRecord, Progress, State
 from lakerelay.config import Settings
 from lakerelay.errors import ConnectError, SourceError
 
@@ -19,8 +20,8 @@ def fix_position(settings: Settings, begin_anew: bool = False) -> Position:
     """Have the capture connector run over all tables of the settings; return the position since which it holds every change.
 
     Called again it changes nothing but the connector's list of tables. `begin_anew`: where changes are lost, for the binlog no longer has them, capture
-    begins at the binlog's end; the stream stops the tables that miss them. Raises ConnectError with the task's trace, SourceError when changes are lost or
-    the pipeline was begun on another server.
+    begins at the binlog's end; the stream stops the tables that miss them. Where another server has taken the source's place, a replica by GTIDs, capture
+    goes on there, in a new epoch. Raises ConnectError with the task's trace, SourceError when changes are lost or that server has not all that was captured.
     """
     connector = Connector(settings, bodies.capture_name(settings))
     with binlog.connect(settings) as mysql:
@@ -28,23 +29,20 @@ def fix_position(settings: Settings, begin_anew: bool = False) -> Position:
     with Progress(settings) as progress:
         recorded = progress.read().position
         if recorded and recorded.server_uuid != uuid:
-            raise SourceError(
-                "The source is another server than the one the position was fixed on.",
-                safe="The lake stands as it is.",
-                todo="Point the settings at that server, or begin a new pipeline with another name.",
-                server_uuid=uuid,
-                recorded=recorded.server_uuid,
-            )
+            recorded = _taken_over(settings, connector, recorded, uuid)
+            progress.write(recorded)
         _create_topics(settings, [table.name for table in tables])
-        _apply(settings, connector, bodies.capture(settings, tables), recorded)
-        if recorded and _is_purged(settings, connector, begin_anew):
+        _apply(settings, connector, bodies.capture(settings, tables, uuid), recorded)
+        # Until capture has heard from the server that took over, its position is one of the other's.
+        before = recorded.position if recorded and recorded.epochs else None
+        if recorded and connector.position() != before and _is_purged(settings, connector, begin_anew):
             connector.forget()
             recorded = None
         try:
             _start(connector)
         except ConnectError as error:
             raise oversize.named(settings, error, [table.name for table in tables]) from error
-        captured_up_to = _stored_position(connector)
+        captured_up_to = _stored_position(connector, before)
         if recorded is None:
             recorded = PositionRecord(captured_up_to, uuid, time.time())
             progress.write(recorded)
@@ -52,6 +50,46 @@ def fix_position(settings: Settings, begin_anew: bool = False) -> Position:
         "position fixed position=%s gtids=%s captured_up_to=%s tables=%d", recorded.position, recorded.position.gtids or "off", captured_up_to, len(tables)
     )
     return recorded.position
+
+
+def within_epoch(mysql: MySQL, state: State, found: Position) -> Position:
+    """A position that was read from `mysql`, with its epoch. Raises SourceError when that is not the server that capture reads."""
+    recorded, uuid = state.position, binlog.server(mysql).uuid
+    if recorded and recorded.server_uuid != uuid:
+        raise SourceError(
+            "Another server has taken the source's place.",
+            safe="No row is lost.",
+            todo="Trigger full_load: its fix_position goes on with that server, if it has all that was captured.",
+            server_uuid=uuid,
+            captured=recorded.server_uuid,
+        )
+    return replace(found, epoch=len(state.epochs))
+
+
+def _taken_over(settings: Settings, connector: Connector, recorded: PositionRecord, uuid: str) -> PositionRecord:
+    """The position in a new epoch: capture, which is stopped by now, goes on with another server. Raises SourceError when it cannot."""
+    prefix, stored = topics.capture_prefix(settings), None
+    if connector.config() is not None:
+        connector.stop()
+        stored = connector.position()
+    if stored is None or stored.gtids is None:
+        why = "only GTIDs, which capture has not stored, could tell where to go on"
+    else:
+        with binlog.connect(settings) as mysql:
+            why = binlog.lacks(mysql, stored.gtids)
+    if stored is None or why:
+        if stored is not None:
+            connector.resume()  # where it was
+        raise SourceError(
+            f"The source is another server than the one the position was fixed on, and capture cannot go on there: {why}.",
+            safe="The lake stands as it is.",
+            todo="Point the settings at that server or at a replica with all its transactions, or begin a new pipeline with another name.",
+            server_uuid=uuid,
+            recorded=recorded.server_uuid,
+        )
+    first = topics.end_offsets(settings, topics.present(settings, prefix))
+    log.warning("another server takes the source's place server_uuid=%s before=%s captured_up_to=%s", uuid, recorded.server_uuid, stored.gtids)
+    return replace(recorded, position=stored, server_uuid=uuid, epochs=(*recorded.epochs, first))
 
 
 def _is_purged(settings: Settings, connector: Connector, allowed: bool) -> bool:
@@ -118,9 +156,10 @@ def _start(connector: Connector) -> None:
         connector.wait()
 
 
-def _stored_position(connector: Connector) -> Position:
+def _stored_position(connector: Connector, before: Position | None) -> Position:
+    """The first that it stores which is not the one `before`."""
     deadline = time.monotonic() + _SECONDS
-    while (stored := connector.position()) is None:
+    while (stored := connector.position()) is None or stored == before:
         connector.check()
         if time.monotonic() > deadline:
             raise ConnectError("The capture connector stored no position.", todo="Read the Connect worker's log.", connector=connector.name, seconds=_SECONDS)

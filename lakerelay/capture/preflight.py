@@ -43,10 +43,12 @@ def preflight(settings: Settings) -> None:
 def run(settings: Settings) -> Iterator[Check]:
     """All checks; a server that cannot be reached is one failed check, and those that need it are left out."""
     found: list[SourceTable] = []
+    uuids: list[str] = []
 
     def of_source() -> Iterator[Check]:
         with binlog.connect(settings) as mysql:
             server = binlog.server(mysql)
+            uuids.append(server.uuid)
             yield Check("mysql", f"{server.version} at {settings.source.host}:{settings.source.port}")
             yield from _binlog(server)
             found.extend(source.tables(mysql, settings))
@@ -55,7 +57,7 @@ def run(settings: Settings) -> Iterator[Check]:
 
     yield from _guarded("mysql", of_source)
     yield from _guarded("kafka", lambda: _kafka(settings))
-    yield from _guarded("connect", lambda: _connect(settings, found))
+    yield from _guarded("connect", lambda: _connect(settings, found, *uuids))
 
 
 def _guarded(name: str, checks: Callable[[], Iterator[Check]]) -> Iterator[Check]:
@@ -134,10 +136,10 @@ def _kafka(settings: Settings) -> Iterator[Check]:
     yield Check("kafka", settings.kafka.bootstrap_servers)
 
 
-def _connect(settings: Settings, tables: list[SourceTable]) -> Iterator[Check]:
+def _connect(settings: Settings, tables: list[SourceTable], server_uuid: str = "") -> Iterator[Check]:
     """The worker itself tries the options: plugin, exactly-once support, the password placeholder, its own way to MySQL."""
     connector = Connector(settings, bodies.capture_name(settings), patience=10.0)
-    wrong = connector.validate(bodies.capture(settings, tables or [SourceTable("none.none", (), (), 0, 0)]))
+    wrong = connector.validate(bodies.capture(settings, tables or [SourceTable("none.none", (), (), 0, 0)], server_uuid))
     yield from (Check(f"connect {message.partition(':')[0]}", message.partition(": ")[2], _mend(message)) for message in wrong)
     if not wrong:
         yield Check("connect", f"{settings.connect.url}, Debezium, exactly once")

@@ -86,13 +86,17 @@ class TableRecord:
 
 @dataclass(frozen=True)
 class PositionRecord:
-    """P0: every change after it is captured."""
+    """P0: every change after it is captured, from this server.
+
+    `epochs`: each time that another server took the source's place, capture topic → offset of the first record from it; 0 for topics that were made since.
+    """
 
     kind: ClassVar[str] = "position"
 
     position: Position
     server_uuid: str
     fixed_at: float
+    epochs: tuple[dict[str, int], ...] = ()
 
     @property
     def key(self) -> str:
@@ -142,7 +146,7 @@ class ReplayRecord:
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """The newest micro-batch: table → `offset` (next of its topic), `lag_events` (in offsets, so markers count), `commit`."""
+    """The newest micro-batch, written again every half minute: table → `offset` (next of its topic), `lag_events` (in offsets, so markers count), `commit`."""
 
     kind: ClassVar[str] = "stream"
 
@@ -176,6 +180,14 @@ class State:
     verified: dict[str, VerifyRecord] = field(default_factory=dict)
     replays: dict[str, ReplayRecord] = field(default_factory=dict)
     stream: StreamRecord | None = None
+
+    @property
+    def epochs(self) -> tuple[dict[str, int], ...]:
+        return self.position.epochs if self.position else ()
+
+    def epoch_of(self, topic: str, offset: int) -> int:
+        """In which epoch a record of a capture topic was captured."""
+        return sum(offset >= first.get(topic, 0) for first in self.epochs)
 
 
 class Progress:

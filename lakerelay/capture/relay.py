@@ -4,7 +4,7 @@ import logging
 import time
 from dataclasses import replace
 
-from lakerelay.capture import binlog, bodies, oversize, source, topics
+from lakerelay.capture import binlog, bodies, oversize, position, source, topics
 from lakerelay.capture.binlog import Position
 from lakerelay.capture.connector import Connector
 from lakerelay.capture.notices import Notices, Scan
@@ -52,13 +52,13 @@ def _attempt(settings: Settings, progress: Progress, record: RelayRecord, label:
     try:
         if fresh := not _under_way(settings, record):
             _clear(settings, record)
-            record = _next(settings, record)
+            record = _next(settings, record, progress.read())
             # Before the connector is made: one that nobody remembers would never be removed.
             progress.write(record)
         tables = ",".join(record.tables)
         log.info("relay scanning relay=%s id=%s attempt=%d tables=%s range=%s", label, record.id, record.attempt, tables, record.range or "whole")
         if fresh and record.exact:
-            record = _start_exactly(settings, record)
+            record = _start_exactly(settings, record, progress.read())
             progress.write(record)
         elif fresh:
             _start(settings, record)
@@ -72,7 +72,7 @@ def _attempt(settings: Settings, progress: Progress, record: RelayRecord, label:
         log.warning("relay interrupted relay=%s reason=%s", label, error.what)
         return record
     # The rows are in Kafka: when the capture is in trouble they wait for it, and are not read again.
-    record = replace(record, state="scanned", high=_high(settings, record, label), scanned_at=time.time())
+    record = replace(record, state="scanned", high=_high(settings, record, progress.read(), label), scanned_at=time.time())
     progress.write(record)
     return record
 
@@ -92,7 +92,7 @@ def _clear(settings: Settings, record: RelayRecord) -> None:
         topics.delete(settings, topics.present(settings, record.schema_topic))
 
 
-def _next(settings: Settings, record: RelayRecord) -> RelayRecord:
+def _next(settings: Settings, record: RelayRecord, state: State) -> RelayRecord:
     prefix = topics.relay_prefix(settings, record.id, record.attempt + 1)
     return replace(
         record,
@@ -102,7 +102,7 @@ def _next(settings: Settings, record: RelayRecord) -> RelayRecord:
         schema_topic=prefix,
         rows={},
         read=0,
-        low=None if record.exact else _low(settings, record.tables),
+        low=None if record.exact else _low(settings, state, record.tables),
         high=None,
         error="",
         started_at=time.time(),
@@ -118,12 +118,13 @@ def _start(settings: Settings, record: RelayRecord) -> None:
     _connector(settings, record).put(bodies.relay(settings, record, tables))
 
 
-def _start_exactly(settings: Settings, record: RelayRecord) -> RelayRecord:
+def _start_exactly(settings: Settings, record: RelayRecord, state: State) -> RelayRecord:
     """Start it while its tables are locked, until Debezium's transaction has its view of them: their state at one position.
 
     In REPEATABLE READ a transaction's view is that of its first read, so it stands as soon as a row has come, or the scan is over.
     """
-    with binlog.connect(settings) as mysql, binlog.locked(mysql, record.tables) as low:
+    with binlog.connect(settings) as mysql, binlog.locked(mysql, record.tables) as end:
+        low = position.within_epoch(mysql, state, end)
         _start(settings, record)
         connector, began = _connector(settings, record), time.monotonic()
         with Notices(settings, record.schema_topic) as notices:
@@ -136,19 +137,20 @@ def _start_exactly(settings: Settings, record: RelayRecord) -> RelayRecord:
     return replace(record, low=low)
 
 
-def _low(settings: Settings, tables: tuple[str, ...]) -> Position:
+def _low(settings: Settings, state: State, tables: tuple[str, ...]) -> Position:
     with binlog.connect(settings) as mysql:
-        return binlog.settled_position(mysql, tables) if settings.relay.locking == "brief" else binlog.position(mysql)
+        end = binlog.settled_position(mysql, tables) if settings.relay.locking == "brief" else binlog.position(mysql)
+        return position.within_epoch(mysql, state, end)
 
 
-def _high(settings: Settings, record: RelayRecord, label: str) -> Position:
+def _high(settings: Settings, record: RelayRecord, state: State, label: str) -> Position:
     """The end of the binlog now (an exact relay's only position), once the capture connector has brought all changes up to there to Kafka."""
     with binlog.connect(settings) as mysql:
-        high = record.low if record.exact and record.low else binlog.position(mysql)
+        high = position.within_epoch(mysql, state, record.low if record.exact and record.low else binlog.position(mysql))
     capture = Connector(settings, bodies.capture_name(settings))
     told = moved = time.monotonic()
     before = None
-    while (stands := capture.position()) is None or stands < high:
+    while (stands := capture.position()) is None or replace(stands, epoch=high.epoch) < high:
         if capture.check() is None and capture.is_gone():
             raise RelayError("There is no capture connector.", safe="The relay's rows are kept.", todo="Trigger full_load again.", connector=capture.name)
         if stands != before:

@@ -214,7 +214,7 @@ def _valid_within(settings: Settings, table: str, relays: Sequence[RelayRecord])
 
 
 def _read_under(settings: Settings, table: str, relay: RelayRecord) -> TableSchema:
-    return read_schemas(settings, relay.schema_topic)[table][-1]
+    return read_schemas(settings, relay.schema_topic, stage.window(relay)[0].epoch)[table][-1]
 
 
 def _shape(schema: TableSchema) -> tuple[tuple[str, str], ...]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from functools import reduce
+from operator import add
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -39,7 +40,7 @@ def changes(
     constants: Mapping[str, Column] | None = None,
     history: bool = False,
 ) -> DataFrame:
-    """The stream's records (value: binary, offset: BIGINT) → op STRING, `_seq` BIGINT, offset BIGINT, `_committed_at` TIMESTAMP, before and
+    """The stream's records (value: binary, offset, epoch: BIGINT) → op STRING, `_seq` BIGINT, offset BIGINT, `_committed_at` TIMESTAMP, before and
     after: structs like `lake`.
 
     Each record is decoded by the schema that was valid where it stands in the binlog, and brought to the last of `schemas`, unless it is `history`. `span`:
@@ -60,7 +61,7 @@ def changes(
 
 
 def placed(records: DataFrame) -> DataFrame:
-    """The stream's records with their `_seq`, their rows unparsed; fails for one that has none."""
+    """The stream's records (value, epoch) with their `_seq`, their rows unparsed; fails for one that has none."""
     return records.withColumn(SEQ, _required(place_or_null()))
 
 
@@ -68,6 +69,13 @@ def place_or_null() -> Column:
     """`_seq` of a record, NULL where it has none."""
     text = F.col("value").cast("string")
     return _packed(F.get_json_object(text, "$.source.file"), F.get_json_object(text, "$.source.pos").cast("bigint"))
+
+
+def with_epoch(records: DataFrame, epochs: Sequence[Mapping[str, int]]) -> DataFrame:
+    """Records (topic, offset) with `epoch` BIGINT: see `PositionRecord.epochs`."""
+    maps = [F.create_map(*(F.lit(each) for item in first.items() for each in item)) for first in epochs]
+    begun = [F.col("offset") >= F.coalesce(first[F.col("topic")], F.lit(0)) for first in maps]
+    return records.withColumn("epoch", reduce(add, (each.cast("bigint") for each in begun), F.lit(0).cast("bigint")))
 
 
 def is_malformed(error: Exception) -> bool:
@@ -101,7 +109,7 @@ def _is_valid(schemas: Sequence[TableSchema], number: int, first: int, last: int
 
 
 def _changes(records: DataFrame, schemas: Sequence[TableSchema], lake: T.StructType, constants: Mapping[str, Column], history: bool) -> DataFrame:
-    parsed = records.select("offset", F.from_json(F.col("value").cast("string"), _envelope(schemas[0]), _STRICT).alias("event"))
+    parsed = records.select("offset", "epoch", F.from_json(F.col("value").cast("string"), _envelope(schemas[0]), _STRICT).alias("event"))
 
     def image(name: str) -> Column:
         values = schemas[0].values(f"event.{name}") | dict(constants)
@@ -112,7 +120,7 @@ def _changes(records: DataFrame, schemas: Sequence[TableSchema], lake: T.StructT
 
     return parsed.select(
         F.col("event.op").alias("op"),
-        seq(F.col("event.source.file"), F.col("event.source.pos")).alias(SEQ),
+        _required(_packed(F.col("event.source.file"), F.col("event.source.pos"))).alias(SEQ),
         "offset",
         F.timestamp_millis("event.source.ts_ms").alias(COMMITTED_AT),
         image("before"),
@@ -131,29 +139,26 @@ def _envelope(schema: TableSchema) -> T.StructType:
     )
 
 
-def seq(file: Column, pos: Column) -> Column:
-    """Binlog file STRING and position BIGINT → one BIGINT in binlog order, as `Position.seq` packs it; fails for an event without them.
-
-    | file            | pos | seq              |
-    |-----------------|-----|------------------|
-    | binlog.000002   | 348 | 8589934940       |
-    | binlog.1000000  | 4   | 4294967296000004 |
-    """
-    return _required(_packed(file, pos))
-
-
 def _packed(file: Column, pos: Column) -> Column:
-    return F.shiftleft(F.substring_index(file, ".", -1).cast("bigint"), 32) + pos
+    """Binlog file STRING and position BIGINT of a record with an epoch → one BIGINT in binlog order, as `Position.seq` packs it; NULL without them.
+
+    | epoch | file            | pos | seq               |
+    |-------|-----------------|-----|-------------------|
+    | 0     | binlog.000002   | 348 | 8589934940        |
+    | 0     | binlog.1000000  | 4   | 4294967296000004  |
+    | 1     | binlog.000001   | 4   | 72057598332895236 |
+    """
+    return F.shiftleft("epoch", 56) + F.shiftleft(F.substring_index(file, ".", -1).cast("bigint"), 32) + pos
 
 
 def _required(packed: Column) -> Column:
     return F.coalesce(packed, F.raise_error(F.lit(f"[{_MALFORMED}] A record has no place in the binlog.")).cast("bigint"))
 
 
-def place(value: bytes) -> int:
+def place(value: bytes, epoch: int) -> int:
     """`_seq` of one of the stream's records. Raises ValueError when it has none."""
     try:
         source = json.loads(value)["source"]
-        return Position(source["file"], source["pos"]).seq
+        return Position(source["file"], source["pos"], epoch=epoch).seq
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"[{_MALFORMED}] A record has no place in the binlog.") from error

@@ -187,7 +187,7 @@ class Followed:
             commit = commit.moved(source.name, offset=count["last"] + 1)
             records = self._records(batch, source)
             records = quarantine.without(records, bad[source.name]) if source.name in bad else records
-            span = (decode.place(count["first_value"]), decode.place(count["last_value"])) if source.has_history and not bad else None
+            span = (decode.place(*count["first_event"]), decode.place(*count["last_event"])) if source.has_history and not bad else None
             left = self._of_this_table(source, records, span)
             left = left.where(F.col("offset") > count["emptied"]) if source in emptied else left
             gone += records.count() - left.count() if left is not records else 0

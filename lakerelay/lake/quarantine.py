@@ -6,6 +6,7 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakerelay.capture.progress import Progress
 from lakerelay.columns import DELETED, SEQ
 from lakerelay.config import Settings
 from lakerelay.lake import decode, store
@@ -31,7 +32,10 @@ def put(spark: SparkSession, settings: Settings, source: str, unreadable: DataFr
 def waiting(spark: SparkSession, settings: Settings, source: str) -> DataFrame | None:
     """The records that no replay has applied, None when there never was one."""
     kept = table(settings, source)
-    return store.read(spark, kept).where("applied_at is null").drop(SEQ, DELETED) if store.newest_commit(spark, kept) else None
+    if not store.newest_commit(spark, kept):
+        return None
+    with Progress(settings) as progress:
+        return decode.with_epoch(store.read(spark, kept).where("applied_at is null").drop(SEQ, DELETED), progress.read().epochs)
 
 
 def mark_applied(spark: SparkSession, settings: Settings, source: str, records: DataFrame) -> None:

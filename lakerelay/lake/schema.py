@@ -230,17 +230,17 @@ def _plain_type(name: str) -> str:
     return _ALIASES.get(stem, stem) + unsigned
 
 
-def schemas(values: Iterable[bytes]) -> dict[str, list[TableSchema]]:
-    """Table → its schemas in the order in which they came to be, from the values of a schema-change topic.
+def schemas(values: Iterable[tuple[int, bytes]]) -> dict[str, list[TableSchema]]:
+    """Table → its schemas in the order in which they came to be, from the records of a schema-change topic, each with its epoch.
 
-    Each value: {"source": {"file", "pos"}, "ddl", "tableChanges": [{"type": CREATE | ALTER | DROP, "table": {"columns": […], "primaryKeyColumnNames": […]}}]}
+    Each record: {"source": {"file", "pos"}, "ddl", "tableChanges": [{"type": CREATE | ALTER | DROP, "table": {"columns": […], "primaryKeyColumnNames": […]}}]}
     """
     found: dict[str, list[TableSchema]] = {}
     dropped: set[str] = set()
-    for value in values:
+    for epoch, value in values:
         event = json.loads(value)
         source = event["source"]
-        seq = Position(source["file"], source["pos"]).seq if source.get("file") else 0
+        seq = Position(source["file"], source["pos"], epoch=epoch).seq if source.get("file") else 0
         for change in event.get("tableChanges") or ():
             name = _table_name(change)
             if change["type"] == "DROP":

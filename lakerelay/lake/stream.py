@@ -33,6 +33,7 @@ from lakerelay.lake.topic import SchemaTopic, lost, source_options, starting_off
 
 log = logging.getLogger(__name__)
 
+_BEAT = 30.0  # seconds after which a driver without work says that it is there
 _POLL = 1  # seconds between two looks at the query and at the loaded tables
 
 
@@ -47,7 +48,7 @@ def stream_changes(spark: SparkSession, settings: Settings, stop: threading.Even
     spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)
     with (
         Progress(settings, sole_writer="stream") as progress,
-        SchemaTopic(settings, topics.capture_prefix(settings)) as schema_topic,
+        SchemaTopic(settings, topics.capture_prefix(settings), progress) as schema_topic,
         ThreadPoolExecutor(settings.stream.writers) as pool,
     ):
         while not stop.is_set():
@@ -66,6 +67,7 @@ def stream_changes(spark: SparkSession, settings: Settings, stop: threading.Even
                 while not (stop.is_set() or batches.over(query)):
                     progress_of_query(query, batches, progress)
                     watch.look()
+                    batches.say_so()
                     if os.getppid() != parent:
                         raise LakerelayError("The program that started this driver is gone.", safe="What is committed stands.", todo="Start the stream again.")
                     state = progress.read()
@@ -192,6 +194,7 @@ class _Batches:
     def __init__(self, settings: Settings, schema_topic: SchemaTopic, progress: Progress, pool: ThreadPoolExecutor, followed: list[Followed]) -> None:
         self._settings, self._schema_topic, self._progress, self._pool = settings, schema_topic, progress, pool
         self.followed = followed
+        self._epochs = progress.read().epochs
         self.newest = StreamRecord(-1, time.time(), {})
         self.left_out: int | None = None  # the micro-batch that came when the query was to end
         self._writing = threading.Lock()
@@ -218,9 +221,16 @@ class _Batches:
             "startingOffsets": starting_offsets(offsets),
             "maxOffsetsPerTrigger": str(self._settings.stream.max_events_per_batch),
         }
-        records = spark.readStream.format("kafka").options(**options).load().select("topic", "partition", "offset", "timestamp", "value")
+        records = spark.readStream.format("kafka").options(**options).load()
+        records = decode.with_epoch(records, self._epochs).select("topic", "partition", "offset", "timestamp", "value", "epoch")
         writer = records.writeStream.foreachBatch(self._apply).trigger(processingTime=f"{self._settings.stream.seconds_between_batches} seconds")
         return writer.option("checkpointLocation", tempfile.mkdtemp(prefix="lakerelay-checkpoint-")).start()
+
+    def say_so(self) -> None:
+        """That this driver is there, now and then: one that was replaced is refused, also when there is nothing to write."""
+        if time.time() > self.newest.written_at + _BEAT:
+            self.newest = replace(self.newest, written_at=time.time())
+            self._progress.write(self.newest)
 
     def over(self, query: StreamingQuery) -> bool:
         """Whether the query ends within a moment; `stop` says why."""
@@ -242,8 +252,9 @@ class _Batches:
 
     def _apply(self, batch: DataFrame, number: int) -> None:
         with self._writing:
-            if self.ended:
-                self.left_out = number
+            # Changes of a server that took the source's place are not decoded as if they were of the one before.
+            if self.ended or self._progress.read().epochs != self._epochs:
+                self.ended, self.left_out = True, number
                 return
             try:
                 self._write(batch, number)
@@ -259,8 +270,9 @@ class _Batches:
             emptied = F.max(F.when(decode.is_truncate(), F.col("offset")))
             counts = [F.count("*").alias("events"), F.max("timestamp").alias("at"), F.max("offset").alias("last"), emptied.alias("emptied")]
             # Only where there are several schemas to choose from: values as results make Spark sort all records.
+            event = F.struct("value", "epoch")
             spans = any(source.has_history for each in self.followed for source in each.sources)
-            counts += [F.min_by("value", "offset").alias("first_value"), F.max_by("value", "offset").alias("last_value")] if spans else []
+            counts += [F.min_by(event, "offset").alias("first_event"), F.max_by(event, "offset").alias("last_event")] if spans else []
             by_topic = {row["topic"]: row for row in batch.groupBy("topic").agg(*counts).collect()}
             self._number = number
             work = [(each, {source.name: by_topic[source.topic] for source in each.sources if source.topic in by_topic}) for each in self.followed]

@@ -8,20 +8,25 @@ from typing import Self
 from pyspark.sql import DataFrame, SparkSession
 
 from lakerelay.capture import topics
+from lakerelay.capture.progress import Progress
 from lakerelay.capture.reader import Reader
 from lakerelay.config import Settings
 from lakerelay.errors import LakeError
+from lakerelay.lake import decode
 from lakerelay.lake.schema import TableSchema, schemas
 
 
 def records(spark: SparkSession, settings: Settings, topic: str, start: int = 0) -> DataFrame:
-    """The committed records of a topic from offset `start` on: topic, value (binary), partition, offset, …; split so that every core has work.
+    """The committed records of a topic from offset `start` on: topic, value (binary), partition, offset, epoch, …; split so that every core has work.
 
     Raises LakeError when the topic no longer holds that offset.
     """
     require(settings, {topic: start})
+    with Progress(settings) as progress:
+        epochs = progress.read().epochs
     options = source_options(settings) | {"subscribe": topic, "startingOffsets": starting_offsets({topic: start}), "endingOffsets": "latest"}
-    return spark.read.format("kafka").options(**options, minPartitions=str(2 * spark.sparkContext.defaultParallelism)).load()
+    found = spark.read.format("kafka").options(**options, minPartitions=str(2 * spark.sparkContext.defaultParallelism)).load()
+    return decode.with_epoch(found, epochs)
 
 
 def require(settings: Settings, offsets: Mapping[str, int]) -> None:
@@ -77,9 +82,9 @@ def starting_offsets(offsets: Mapping[str, int]) -> str:
 class SchemaTopic:
     """The schema changes of one connector, read on as they come; a context manager."""
 
-    def __init__(self, settings: Settings, topic: str) -> None:
-        self._reader = Reader(settings, topic)
-        self._values: list[bytes] = []
+    def __init__(self, settings: Settings, topic: str, progress: Progress) -> None:
+        self._reader, self._topic, self._progress = Reader(settings, topic), topic, progress
+        self._records: list[tuple[int, bytes]] = []  # offset, value
 
     def __enter__(self) -> Self:
         self._reader.__enter__()
@@ -88,16 +93,17 @@ class SchemaTopic:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._reader.__exit__(kind, error, trace)
 
-    def read(self) -> dict[str, list[TableSchema]]:
-        """Table → its schemas, oldest first, up to the topic's end at the time of the call.
+    def read(self, epoch: int | None = None) -> dict[str, list[TableSchema]]:
+        """Table → its schemas, oldest first, up to the topic's end at the time of the call; all of them of this `epoch`, if it is given.
 
         Call it after the end of a batch is fixed: a reader of committed records that sees a row then also sees the schema before it.
         """
-        self._values += [value for message in self._reader.new() if (value := message.value())]
-        return schemas(self._values)
+        self._records += [(message.offset() or 0, value) for message in self._reader.new() if (value := message.value())]
+        state = self._progress.read()  # after them: an epoch is recorded before its first record comes
+        return schemas((state.epoch_of(self._topic, offset) if epoch is None else epoch, value) for offset, value in self._records)
 
 
-def read_schemas(settings: Settings, topic: str) -> dict[str, list[TableSchema]]:
-    """All schemas of a connector's schema-change topic, once."""
-    with SchemaTopic(settings, topic) as schema_topic:
-        return schema_topic.read()
+def read_schemas(settings: Settings, topic: str, epoch: int | None = None) -> dict[str, list[TableSchema]]:
+    """All schemas of a connector's schema-change topic, once; `epoch`: of a relay's, which reads one server."""
+    with Progress(settings) as progress, SchemaTopic(settings, topic, progress) as schema_topic:
+        return schema_topic.read(epoch)

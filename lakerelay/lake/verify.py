@@ -8,7 +8,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import accumulate, islice
 from operator import and_
@@ -183,6 +183,7 @@ class _Comparison:
         """Compare the rows of `buckets`, or of `suspects`; returns those that are not equal."""
         with checksum.snapshot(self.settings, self.deadline) as snapshot:
             here = snapshot.rows(self.compared, self.buckets, buckets) if buckets else snapshot.look_up(self.compared, suspects)
+        since = replace(snapshot.before, epoch=len(self.progress.read().epochs))
         self._wait(snapshot.after)
         there = self._of_buckets(buckets) if buckets else self._of_keys(suspects.keys() | here.keys())
         left = {}
@@ -192,7 +193,7 @@ class _Comparison:
                 continue
             before, digest = suspects.get(key, _Suspect()), row[0] if row else None
             # A row that is not in the lake may have been deleted since: then it does not come back as it was.
-            unchanged = digest == before.digest if lake_row is None else seq <= snapshot.before.seq
+            unchanged = digest == before.digest if lake_row is None else seq <= since.seq
             if before.rounds + unchanged >= _SURE:
                 self.differing[key] = self._what(row, lake_row)
             else:

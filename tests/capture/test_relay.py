@@ -290,6 +290,6 @@ def test_the_password_is_never_in_the_connector(source: Source, fill: Fill) -> N
     fill("t", 10)
     settings = source.settings()
     relay = RelayRecord("x_01", "x", (f"{source.name}.t",), attempt=1, schema_topic=topics.relay_prefix(settings, "x_01", 1))
-    for options in (bodies.relay(settings, relay, ()), bodies.capture(settings, ())):
+    for options in (bodies.relay(settings, relay, ()), bodies.capture(settings, (), "a")):
         assert options["database.password"] == settings.connect.source_password
         assert config.source_password() not in str(options)

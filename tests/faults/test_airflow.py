@@ -116,7 +116,7 @@ def test_a_task_of_airflow_is_killed(operated: Operated, record_property: Seen) 
     operated.run(f"INSERT INTO {TABLE} VALUES (-1, 'before')")
     operated.until(operated.equal)
     (orphan,) = operated.drivers()
-    _kill(*(each for each in orphan.parents() if "airflow" in " ".join(each.cmdline()) and "scheduler" not in " ".join(each.cmdline())))
+    _kill(*(each for each in orphan.parents() if " ".join(each.cmdline()).startswith("airflow worker")))
     began = time.monotonic()
     operated.until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE, 900)
     ended = time.monotonic() - began

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from lakerelay.capture.binlog import Position
 from lakerelay.errors import DecodeError
@@ -84,13 +85,14 @@ def test_a_change_has_both_images_and_its_place_in_the_binlog(spark: SparkSessio
     event = {"op": "u", "before": {"k": 1}, "after": {"k": 2}, "source": {"file": "binlog.000002", "pos": 348, "ts_ms": 1700000000123}}
     gone = {"op": "d", "before": {"k": 1}, "after": None, "source": {"file": "binlog.1000000", "pos": 4}}
     records = spark.createDataFrame([(n, bytearray(json.dumps(each).encode())) for n, each in enumerate([event, gone])], "offset bigint, value binary")
+    records = decode.with_epoch(records.withColumn("topic", F.lit("t")), [{"t": 1}])
     found = [row.asDict(recursive=True) for row in decode.changes(records, [K], LAKE_K).orderBy("offset").collect()]
     at = datetime(2023, 11, 14, 22, 13, 20, 123000, UTC)
     for each in found:
         each["_committed_at"] = each["_committed_at"] and each["_committed_at"].astimezone(UTC)
     assert found == [
         {"op": "u", "_seq": Position("binlog.000002", 348).seq, "offset": 0, "before": {"k": 1}, "after": {"k": 2}} | {"_committed_at": at},
-        {"op": "d", "_seq": Position("binlog.1000000", 4).seq, "offset": 1, "before": {"k": 1}, "after": None} | {"_committed_at": None},
+        {"op": "d", "_seq": Position("binlog.1000000", 4, epoch=1).seq, "offset": 1, "before": {"k": 1}, "after": None} | {"_committed_at": None},
     ]
 
 
@@ -116,6 +118,7 @@ def test_each_event_is_decoded_by_the_schema_of_its_place(spark: SparkSession, s
     events = [{"op": "c", "before": None, "after": row, "source": {"file": "binlog.000000", "pos": pos}} for pos, row in rows]
     records = spark.createDataFrame([(n, bytearray(json.dumps(event).encode())) for n, event in enumerate(events)], "offset bigint, value binary")
     lake = evolve.lake_columns(schemas)
+    records = decode.with_epoch(records, [])
     found = decode.changes(records, schemas, lake, span).orderBy("offset").select("after.k", "after.w").collect()
     assert [tuple(row) for row in found] == [(1, "5"), (2, "7"), (2**40, "seven")]
 
@@ -135,7 +138,7 @@ def test_a_column_that_a_statement_computes_is_known(statement: str, expected: b
     columns = [{"name": name, "typeName": "INT", "length": None, "scale": None, "position": n} for n, name in enumerate("kv")]
     change = {"type": "ALTER", "id": '"shop"."t"', "table": {"primaryKeyColumnNames": ["k"], "columns": columns}}
     event = {"source": {"file": "binlog.000001", "pos": 4}, "ddl": statement, "tableChanges": [change]}
-    column = schemas([json.dumps(event).encode()])["shop.t"][0].column("v")
+    column = schemas([(0, json.dumps(event).encode())])["shop.t"][0].column("v")
     assert column is not None
     assert column.generated is expected
 
@@ -149,8 +152,9 @@ def test_schemas_are_read_from_schema_changes() -> None:
 
     k = {"name": "k", "typeName": "INTEGER UNSIGNED", "length": None, "scale": None, "position": 1}
     v = {"name": "v", "typeName": "NUMERIC", "length": 12, "scale": 2, "position": 2}
-    found = schemas([event(4, "CREATE", k, snapshot="true"), event(900, "ALTER", v, k)])
+    found = schemas([(0, event(4, "CREATE", k, snapshot="true")), (1, event(900, "ALTER", v, k))])
     first = TableSchema('shop.odd"name', (SourceColumn("k", "INT UNSIGNED"),), ("k",), Position("binlog.000001", 4).seq, captured_anew=True)
-    second = TableSchema('shop.odd"name', (SourceColumn("k", "INT UNSIGNED"), SourceColumn("v", "DECIMAL", 12, 2)), ("k",), Position("binlog.000001", 900).seq)
+    later = Position("binlog.000001", 900, epoch=1).seq
+    second = TableSchema('shop.odd"name', (SourceColumn("k", "INT UNSIGNED"), SourceColumn("v", "DECIMAL", 12, 2)), ("k",), later)
     assert found == {'shop.odd"name': [first, second]}
-    assert [schema.created for schema in schemas([event(4, "CREATE", k)])['shop.odd"name']] == [True]
+    assert [schema.created for schema in schemas([(0, event(4, "CREATE", k))])['shop.odd"name']] == [True]
