@@ -34,10 +34,10 @@ def fix_position(settings: Settings, begin_anew: bool = False) -> Position:
         _create_topics(settings, [table.name for table in tables])
         _apply(settings, connector, bodies.capture(settings, tables, uuid), recorded)
         # Until capture has heard from the server that took over, its position is one of the other's.
-        before = recorded.position if recorded and recorded.epochs else None
+        before, anew = recorded.position if recorded and recorded.epochs else None, recorded is None
         if recorded and connector.position() != before and _is_purged(settings, connector, begin_anew):
             connector.forget()
-            recorded = None
+            anew = True
         try:
             _start(connector)
         except ConnectError as error:
@@ -45,6 +45,11 @@ def fix_position(settings: Settings, begin_anew: bool = False) -> Position:
         captured_up_to = _stored_position(connector, before)
         if recorded is None:
             recorded = PositionRecord(captured_up_to, uuid, time.time())
+        elif anew:
+            recorded = replace(recorded, position=captured_up_to, fixed_at=time.time())
+        elif recorded.epochs:
+            recorded = _without_remade(settings, recorded)
+        if recorded != progress.read().position:
             progress.write(recorded)
     log.info(
         "position fixed position=%s gtids=%s captured_up_to=%s tables=%d", recorded.position, recorded.position.gtids or "off", captured_up_to, len(tables)
@@ -89,7 +94,16 @@ def _taken_over(settings: Settings, connector: Connector, recorded: PositionReco
         )
     first = topics.end_offsets(settings, topics.present(settings, prefix))
     log.warning("another server takes the source's place server_uuid=%s before=%s captured_up_to=%s", uuid, recorded.server_uuid, stored.gtids)
-    return replace(recorded, position=stored, server_uuid=uuid, epochs=(*recorded.epochs, first))
+    ids = {topic: identity for topic, (identity, _) in topics.described(settings, first).items()}
+    return replace(recorded, position=stored, server_uuid=uuid, epochs=(*recorded.epochs, first), topic_ids=ids)
+
+
+def _without_remade(settings: Settings, recorded: PositionRecord) -> PositionRecord:
+    """Without the offsets in topics that were deleted and made anew since: all records there are of the newest epoch."""
+    there = topics.described(settings, recorded.topic_ids)
+    kept = {topic: identity for topic, identity in recorded.topic_ids.items() if topic in there and there[topic][0] == identity}
+    epochs = tuple({topic: offset for topic, offset in first.items() if topic in kept} for first in recorded.epochs)
+    return replace(recorded, epochs=epochs, topic_ids=kept)
 
 
 def _is_purged(settings: Settings, connector: Connector, allowed: bool) -> bool:

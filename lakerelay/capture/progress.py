@@ -97,6 +97,7 @@ class PositionRecord:
     server_uuid: str
     fixed_at: float
     epochs: tuple[dict[str, int], ...] = ()
+    topic_ids: dict[str, str] = field(default_factory=dict)  # of the topics in the newest epoch, as Kafka made them
 
     @property
     def key(self) -> str:

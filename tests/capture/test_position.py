@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -83,15 +84,19 @@ def test_offsets_that_connect_lost_are_put_back(source: Source, fill: Fill, capl
     assert "position put back" in caplog.text
 
 
-@pytest.mark.fault("F-25b", "streaming", "the address leads to another server", "refused, with the reason")
+@pytest.mark.fault("F-25b", "streaming", "the address leads to another server, which has not what was captured", "refused, with the reason")
 def test_another_server_is_refused(source: Source, fill: Fill) -> None:
+    """tests/faults/test_failover.py has one that is not."""
     fill("t", 1)
     settings = source.settings()
-    position = fix_position(settings)
+    position, other = fix_position(settings), "00000000-0000-0000-0000-000000000000"
+    connector = Connector(settings, bodies.capture_name(settings))
+    connector.stop()
+    connector.put_position(topics.capture_prefix(settings), replace(position, gtids=f"{other}:1-9"))
     with Progress(settings) as progress:
-        progress.write(PositionRecord(position, "00000000-0000-0000-0000-000000000000", time.time()))
+        progress.write(PositionRecord(position, other, time.time()))
 
-    with pytest.raises(SourceError, match="another server"):
+    with pytest.raises(SourceError, match=r"another server .* does not have all transactions that were captured"):
         fix_position(settings)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from lakerelay.capture import topics
 from lakerelay.capture.bodies import capture_name
 from lakerelay.capture.connector import Connector
 from lakerelay.capture.position import fix_position
@@ -74,51 +75,76 @@ class Replicated(Pipeline):
 @pytest.fixture(scope="module")
 def replicated(stack: Stack, make_settings: MakeSettings, spark: SparkSession) -> Iterator[Replicated]:
     with another_mysql(stack, "primary") as primary, another_mysql(stack, "replica") as replica:
-        made = Replicated(stack, primary, replica, make_settings, spark)
-        with made.streaming():
-            yield made
+        yield Replicated(stack, primary, replica, make_settings, spark)
+
+
+@pytest.fixture
+def streamed(replicated: Replicated) -> Iterator[Replicated]:
+    with replicated.streaming():
+        yield replicated
 
 
 @pytest.mark.fault("F-24b", "streaming", "the address leads to a replica that lacks transactions", "refused, with the reason; the old server is captured on")
 @pytest.mark.long
-def test_a_replica_that_lags_is_refused(replicated: Replicated) -> None:
-    replicated.on(replicated.replica, "STOP SLAVE")
-    replicated.change("primary")
-    replicated.require_equal()
-    replicated.go_to(replicated.replica)
+def test_a_replica_that_lags_is_refused(streamed: Replicated) -> None:
+    streamed.on(streamed.replica, "STOP SLAVE")
+    streamed.change("primary")
+    streamed.require_equal()
+    streamed.go_to(streamed.replica)
     with pytest.raises(SourceError, match="does not have all transactions that were captured"):
-        fix_position(replicated.settings)
-    replicated.go_to(replicated.primary)
-    replicated.on(replicated.replica, "START SLAVE")
-    replicated.change("primary again")
-    replicated.require_equal()
+        fix_position(streamed.settings)
+    streamed.go_to(streamed.primary)
+    streamed.on(streamed.replica, "START SLAVE")
+    streamed.change("primary again")
+    streamed.require_equal()
 
 
 @pytest.mark.fault(
     "F-24", "streaming", "a replica takes the place of its primary (GTIDs), whose binlog was files ahead", "capture goes on there, in order; one trigger"
 )
 @pytest.mark.long
-def test_a_replica_takes_the_place_of_its_primary(replicated: Replicated) -> None:
-    replicated.run("ALTER TABLE mor ADD COLUMN n INT DEFAULT 5")
-    replicated.change("before")
-    replicated.require_equal()
-    Connector(replicated.settings, capture_name(replicated.settings)).stop()
-    replicated.change("captured from the replica")
-    ((executed,),) = replicated.on(replicated.primary, "SELECT @@gtid_executed")
-    assert replicated.on(replicated.replica, f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{executed}', 60)") == ((0,),)
-    process = Process("mysql", replicated.primary.folder).find()
+def test_a_replica_takes_the_place_of_its_primary(streamed: Replicated) -> None:
+    streamed.run("ALTER TABLE mor ADD COLUMN n INT DEFAULT 5")
+    streamed.change("before")
+    streamed.require_equal()
+    Connector(streamed.settings, capture_name(streamed.settings)).stop()
+    streamed.change("captured from the replica")
+    ((executed,),) = streamed.on(streamed.primary, "SELECT @@gtid_executed")
+    assert streamed.on(streamed.replica, f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{executed}', 60)") == ((0,),)
+    process = Process("mysql", streamed.primary.folder).find()
     assert process
     process.kill()
-    replicated.on(replicated.replica, "STOP SLAVE")
-    replicated.go_to(replicated.replica)
-    replicated.change("after")
-    replicated.run("ALTER TABLE mor ADD COLUMN m INT DEFAULT 7 FIRST", "ALTER TABLE cow ADD COLUMN m INT DEFAULT 9")
+    streamed.on(streamed.replica, "STOP SLAVE")
+    streamed.go_to(streamed.replica)
+    streamed.change("after")
+    streamed.run("ALTER TABLE mor ADD COLUMN m INT DEFAULT 7 FIRST", "ALTER TABLE cow ADD COLUMN m INT DEFAULT 9")
 
-    fix_position(replicated.settings)
-    replicated.require_equal()
-    replicated.run("UPDATE mor SET v = 'of the replica', m = 1 WHERE id < 10", "UPDATE cow SET m = 1 WHERE id < 10", "DELETE FROM mor WHERE id = 10")
-    replicated.require_equal()
+    fix_position(streamed.settings)
+    streamed.require_equal()
+    streamed.run("UPDATE mor SET v = 'of the replica', m = 1 WHERE id < 10", "UPDATE cow SET m = 1 WHERE id < 10", "DELETE FROM mor WHERE id = 10")
+    streamed.require_equal()
 
-    replicated.full_load("mor", replace=True)
-    replicated.run("UPDATE mor SET v = 'loaded again' WHERE id < 3", "DELETE FROM mor WHERE id = 3")
-    replicated.require_equal()
+    streamed.full_load("mor", replace=True)
+    streamed.run("UPDATE mor SET v = 'loaded again' WHERE id < 3", "DELETE FROM mor WHERE id = 3")
+    streamed.require_equal()
+
+
+@pytest.mark.fault(
+    "F-24c", "streaming", "after that a capture topic is deleted, and the binlog purged", "tables are stopped; loaded again they go on, in order"
+)
+@pytest.mark.long
+def test_what_is_lost_after_a_failover_is_loaded_again(replicated: Replicated) -> None:
+    """The epoch outlives both; in a topic that is made anew it begins with the first record."""
+    capture = Connector(replicated.settings, capture_name(replicated.settings))
+    capture.stop()
+    topics.delete(replicated.settings, [topics.data(topics.capture_prefix(replicated.settings), f"{replicated.name}.cow")])
+    replicated.change("lost")
+    replicated.run("FLUSH BINARY LOGS")
+    ((file, *_),) = replicated.run("SHOW MASTER STATUS")
+    replicated.run(f"PURGE BINARY LOGS TO '{file}'")
+    with pytest.raises(SourceError, match="changes are lost"):
+        fix_position(replicated.settings)
+    replicated.full_load(replace=True)
+    with replicated.streaming():
+        replicated.change("loaded for the third time")
+        replicated.require_equal()

@@ -88,7 +88,7 @@ class Pipeline:
     def full_load(self, *tables: str, replace: bool = False) -> None:
         """Load these tables (all by default)."""
         names = [table if "." in table else f"{self.name}.{table}" for table in tables]
-        fix_position(self.settings)
+        fix_position(self.settings, begin_anew=replace)
         relays = plan_relays(self.settings, names, run=f"{time.time()}", replace=replace)
         for relay in relays:
             scan_relay(self.settings, relay)
