@@ -45,7 +45,7 @@ down: $(READY) ## Stop the embedded stack; its data stay
 	@.venv/bin/lakerelay down
 
 .PHONY: status
-status: $(READY) ## Show which servers run, and where
+status: $(READY) ## Show how far each table is, and which servers run
 	@.venv/bin/lakerelay status
 
 .PHONY: demo

@@ -42,10 +42,27 @@ def plan_relays(settings: Settings, tables: list[str], run: str, replace: bool) 
             progress.write(*_tables(settings, new, relays, run))
             state = progress.read()
     planned = [state.tables[table.name] for table in wanted]
-    left = sorted({relay for table in planned if table.state == "planned" for relay in table.relays if state.relays[relay].state != "scanned"})
-    for line in described(planned, [state.relays[relay] for relay in left]):
+    left = _left(state, planned)
+    for line in described(settings, planned, left):
         log.info(line)
-    return left
+    return [relay.id for relay in left]
+
+
+def preview(settings: Settings, tables: list[str], replace: bool) -> list[str]:
+    """What `plan_relays` would log now; nothing is recorded. Raises SettingsError as it does."""
+    with binlog.connect(settings) as mysql, Progress(settings) as progress:
+        wanted = _wanted(source.tables(mysql, settings), tables)
+        state = progress.read()
+        new = [table for table in wanted if _needs_load(state.tables.get(table.name), "", replace)]
+        relays = _relays(_load_id(state), divide(settings, mysql, new))
+    before = [state.tables[table.name] for table in wanted if table not in new]
+    return described(settings, [*before, *(TableRecord(table.name, "", "", ()) for table in new)], [*_left(state, before), *relays])
+
+
+def _left(state: State, tables: Iterable[TableRecord]) -> list[RelayRecord]:
+    """Relays of these tables that are not scanned yet."""
+    ids = {relay for table in tables if table.state == "planned" for relay in table.relays}
+    return [state.relays[relay] for relay in sorted(ids) if state.relays[relay].state != "scanned"]
 
 
 def divide(settings: Settings, mysql: binlog.MySQL, tables: Sequence[SourceTable]) -> list[Piece]:
@@ -77,19 +94,24 @@ def group(tables: Iterable[SourceTable], rows: int, lanes: int) -> list[Piece]:
     return [Piece(tuple(table.name for table in each), None, sum(table.rows for table in each)) for each in groups]
 
 
-def described(tables: list[TableRecord], relays: list[RelayRecord]) -> list[str]:
-    """The plan as a table, a line each, 100 columns."""
+def described(settings: Settings, tables: list[TableRecord], relays: list[RelayRecord]) -> list[str]:
+    """The plan as a table, a line each, 100 columns; it says why a large table is one relay."""
     done = [table.table for table in tables if table.state == "loaded"]
     lines = [f"plan tables={len(tables)} loaded_before={len(done)} relays_to_scan={len(relays)} rows~={sum(relay.estimate for relay in relays)}"]
     if relays:
         lines.append(f"{'relay':<20} {'~rows':>12}  {'state':<9} tables")
-    lines += [f"{relay.id:<20} {relay.estimate:>12,}  {relay.state:<9} {_what(relay)}" for relay in relays]
+    lines += [f"{relay.id:<20} {relay.estimate:>12,}  {relay.state:<9} {_what(relay, settings.relay.rows)}" for relay in relays]
     return lines
 
 
-def _what(relay: RelayRecord) -> str:
-    text = ", ".join(relay.tables) + (f", {relay.range}" if relay.range else "")
-    return text if len(text) <= 54 else f"{text[:53]}…"
+def _what(relay: RelayRecord, rows: int) -> str:
+    why = ""
+    if relay.exact:
+        why = " (no key: one relay)"
+    elif relay.range is None and len(relay.tables) == 1 and relay.estimate > 2 * rows:
+        why = " (key cannot be split: one relay)"
+    text, room = ", ".join(relay.tables) + (f", {relay.range}" if relay.range else ""), 54 - len(why)
+    return (text if len(text) <= room else f"{text[: room - 1]}…") + why
 
 
 def _cut(settings: Settings, mysql: binlog.MySQL, table: SourceTable) -> list[tuple[KeyRange, int]]:

@@ -147,7 +147,8 @@ class ReplayRecord:
 
 @dataclass(frozen=True)
 class StreamRecord:
-    """The newest micro-batch, written again every half minute: table → `offset` (next of its topic), `lag_events` (in offsets, so markers count), `commit`."""
+    """The newest micro-batch, written again every half minute: table → `offset` (next of its topic), `lag_events` (in offsets, so markers count), `commit`,
+    `captured_at` (Unix seconds; of the newest event in that commit, 0.0 when it is not the stream's)."""
 
     kind: ClassVar[str] = "stream"
 

@@ -320,6 +320,7 @@ def progress_of_query(query: StreamingQuery, batches: _Batches, progress: Progre
     for each in batches.followed:
         for table in each.sources:
             end, latest = source["endOffset"][table.topic]["0"], source["latestOffset"][table.topic]["0"]
-            tables[table.name] = {"offset": end, "lag_events": latest - end, "commit": each.commit.instant}
+            captured_at = each.commit.facts.newest_at if each.commit.facts else 0.0
+            tables[table.name] = {"offset": end, "lag_events": latest - end, "commit": each.commit.instant, "captured_at": captured_at}
     batches.newest = StreamRecord(newest["batchId"], time.time(), tables)
     progress.write(batches.newest)

@@ -1,14 +1,17 @@
 """Which relays are planned, at first and again."""
 
+import json
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
 from lakerelay.capture import plan
 from lakerelay.capture.plan import plan_relays
 from lakerelay.capture.progress import KeyRange, Progress, RelayRecord, TableRecord
 from lakerelay.capture.source import SourceTable
-from lakerelay.config import Settings
+from lakerelay.cli import app
+from lakerelay.config import SETTINGS_VARIABLE, Settings
 from lakerelay.errors import SettingsError
 from tests.capture.conftest import Fill, Source
 
@@ -38,10 +41,19 @@ def test_the_plan_fits_a_hundred_columns() -> None:
         RelayRecord(f"20261121t161500_{number:02}", "20261121t161500", (f"a_rather_long_database.{'t' * 60}",), KeyRange("k", "1", None), estimate=10**9)
         for number in range(3)
     ]
-    lines = plan.described([TableRecord("a.b", "l", "r", ())], relays)
+    exact = RelayRecord("20261121t161500_04", "20261121t161500", ("shop.log",), exact=True)
+    whole = RelayRecord("20261121t161500_05", "20261121t161500", (f"shop.{'w' * 60}",), estimate=4_000_000)
+    settings = Settings.model_validate({"name": "p", "local": {}, "tables": [{"name": "a.b"}], "relay": {"rows": 1_000_000}})
+    lines = plan.described(settings, [TableRecord("a.b", "l", "r", ())], [*relays, exact, whole])
 
     assert max(map(len, lines)) <= 100
-    assert len(lines) == 5
+    assert len(lines) == 7
+    assert lines[-2].endswith("shop.log (no key: one relay)")
+    assert lines[-1].endswith("w… (key cannot be split: one relay)")
+
+
+def _plan(settings: Settings) -> list[str]:
+    return plan.preview(settings, [], replace=False)
 
 
 def _state(settings: Settings, **changes: str) -> None:
@@ -53,7 +65,11 @@ def test_a_large_table_is_split_and_small_ones_are_grouped(source: Source, fill:
     for table, rows in {"large": 1000, "small": 30, "tiny": 20}.items():
         fill(table, rows)
     settings = source.settings(relay={"rows": 400})
+    preview = plan.preview(settings, [], replace=False)
+    with Progress(settings) as progress:
+        assert progress.read().tables == {}
     ids = plan_relays(settings, [], run="one", replace=False)
+    assert [line.split(maxsplit=1)[1] for line in preview[1:]] == [line.split(maxsplit=1)[1] for line in _plan(settings)[1:]]
     with Progress(settings) as progress:
         state = progress.read()
 
@@ -112,3 +128,32 @@ def test_a_table_outside_the_settings_is_refused(source: Source, fill: Fill) -> 
     fill("a", 10)
     with pytest.raises(SettingsError, match=r"mysql\.user"):
         plan_relays(source.settings(), ["mysql.user"], run="one", replace=False)
+
+
+def test_what_the_commands_show(source: Source, fill: Fill, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill("t", 10)
+    settings = source.settings()
+    assert settings.local
+    monkeypatch.setenv(SETTINGS_VARIABLE, str(settings.local.folder / "settings" / f"{source.name}.toml"))
+    monkeypatch.setenv("COLUMNS", "80")
+    checked = CliRunner().invoke(app, ["check"])
+    assert checked.exit_code == 0, checked.output
+    assert f"table {source.name}.t: key=id" in checked.output
+
+    assert "relays_to_scan=1" in CliRunner().invoke(app, ["plan"]).output
+    plan_relays(settings, [], run="one", replace=False)
+    shown = CliRunner().invoke(app, ["status"]).output
+    assert f"{source.name}.t" in shown
+    assert "waiting" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    document = json.loads(CliRunner().invoke(app, ["status", "--json"]).output)
+    assert [(table["table"], table["phase"]) for table in document["pipeline"]["tables"]] == [(f"{source.name}.t", "waiting")]
+    assert document["pipeline"]["connectors"] == [{"name": f"{source.name}-capture", "connector": "", "task": ""}]
+    assert {server["name"] for server in document["servers"] if server["ready"]} >= {"mysql", "kafka", "connect"}
+
+    with Progress(settings) as progress:
+        progress.write(*(replace(table, state="stopped", error="altered") for table in progress.read().tables.values()))
+    assert f"{source.name}.t: altered" in CliRunner().invoke(app, ["status"]).output
+    missing = CliRunner().invoke(app, ["plan", "no.table"])
+    assert missing.exit_code == 1
+    assert "no.table" in missing.output
