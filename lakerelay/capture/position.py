@@ -47,8 +47,7 @@ def fix_position(settings: Settings, begin_anew: bool = False) -> Position:
             recorded = PositionRecord(captured_up_to, uuid, time.time())
         elif anew:
             recorded = replace(recorded, position=captured_up_to, fixed_at=time.time())
-        elif recorded.epochs:
-            recorded = _without_remade(settings, recorded)
+        recorded = _without_remade(settings, recorded)
         if recorded != progress.read().position:
             progress.write(recorded)
     log.info(

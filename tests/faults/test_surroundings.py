@@ -120,12 +120,15 @@ def test_a_full_disk(small_disk: tuple[Simple, Path], record_property: Seen) -> 
     record_property("seen", f"{len(before)} rows while it was full; {pipeline.require_equal()}")
 
 
-@pytest.mark.fault("F-37", "streaming", "the driver's memory does not suffice for 44 rows of 7 MB", "it ends; with more memory it goes on")
+@pytest.mark.fault("F-37", "streaming", "the driver's memory does not suffice for 20 rows of 7 MB", "it ends; with more memory it goes on")
 @pytest.mark.long
 def test_too_little_memory(make_settings: MakeSettings, spark: SparkSession, record_property: Seen) -> None:
     pipeline = Simple(make_settings, spark, "memory", {"t": {}})
     pipeline.create()
     pipeline.full_load()
-    pipeline.run(*["INSERT INTO t (v) SELECT REPEAT(UUID(), 200000)"] * 44)
+    pipeline.run(*["INSERT INTO t (v) SELECT REPEAT(UUID(), 200000)"] * 20)
     assert "OutOfMemoryError" in Driver(pipeline, java="-Xmx560m").ended(240)
+    driver = Driver(pipeline)
+    driver.until("table=" + pipeline.name, 240)
+    driver.kill()
     record_property("seen", pipeline.require_equal())
