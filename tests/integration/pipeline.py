@@ -60,14 +60,14 @@ class Pipeline:
     ) -> None:
         self.spark, self.name = spark, f"{name}_{int(time.time())}"  # topics of its own, also on servers that an earlier session left running
         self._make_settings = make_settings
-        self._entries = [*({"name": f"{self.name}.{table}"} | options for table, options in [*tables.items(), (_HEARTBEAT, {})]), *patterns]
+        self._given = [*({"name": f"{self.name}.{table}"} | options for table, options in [*tables.items(), (_HEARTBEAT, {})]), *patterns]
         self.configure(**sections)
         with mysql.connect(self.local, autocommit=True) as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE `{self.name}` CHARACTER SET utf8mb4")
         self.run(f"CREATE TABLE {_HEARTBEAT} (id INT PRIMARY KEY AUTO_INCREMENT)")
 
     def configure(self, **sections: Any) -> None:
-        self.settings = self._make_settings(self.name, self._entries, **({"stream": {"seconds_between_batches": 0.5}} | sections))
+        self.settings = self._make_settings(self.name, self._given, **({"stream": {"seconds_between_batches": 0.5}} | sections))
 
     @property
     def local(self) -> Local:
