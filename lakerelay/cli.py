@@ -174,13 +174,19 @@ def _spoken(seconds: float) -> str:
 
 @app.command()
 @told
-def check() -> None:
+def check(
+    grants: Annotated[bool, typer.Option(help="Print the statements that give source.user what it needs, and no more, instead.")] = False,
+) -> None:
     """See whether MySQL, Kafka and Kafka Connect are fit for the pipeline; each failure comes with what mends it. Exit status 1 when one failed.
 
-    Example: lakerelay check
+    Example: lakerelay check --grants
     """
     from lakerelay.capture import preflight
 
+    if grants:
+        for line in preflight.grants_needed(_with_password()):
+            say(line)
+        return
     checks = list(preflight.run(_with_password()))
     for each in checks:
         console.print(Text(str(each), "red" if each.mend else ""), soft_wrap=True)
@@ -202,6 +208,33 @@ def plan(
 
     for line in plan.preview(_with_password(), tables or [], replace):
         say(line)
+
+
+@app.command()
+@told
+def metrics(
+    port: Annotated[int, typer.Option(help="Where Prometheus finds them.")] = 9464,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+) -> None:
+    """Serve the pipeline's metrics to Prometheus, until Ctrl-C.
+
+    Example: lakerelay metrics --port 9464
+    """
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    from lakerelay.capture.metrics import PipelineCollector
+
+    registry = CollectorRegistry()
+    with PipelineCollector(config.load(), registry), suppress(KeyboardInterrupt):
+        try:
+            server, thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise SettingsError(f"The metrics cannot be served: {error}.", safe="", todo="Choose another --port or --host.", host=host, port=port) from error
+        say(f"http://{host}:{port}/metrics")
+        try:
+            thread.join()
+        finally:
+            server.shutdown()
 
 
 @app.command()

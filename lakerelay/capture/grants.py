@@ -8,6 +8,21 @@ from lakerelay.capture.binlog import MySQL, quoted, quoted_column
 _GRANT = re.compile(r"GRANT (?P<privileges>.+?) ON (?:TABLE )?(?P<place>\S.*) TO ", re.IGNORECASE)
 
 
+def needed(account: str, tables: Iterable[str], needs_lock: bool) -> list[str]:
+    """The statements that let an account do all that a pipeline over these tables does, and no more.
+
+    >>> needed("'lakerelay'@'%'", ["shop.orders"], needs_lock=True)[1:]
+    ["GRANT LOCK TABLES ON `shop`.* TO 'lakerelay'@'%';", "GRANT SELECT ON `shop`.`orders` TO 'lakerelay'@'%';"]
+    """
+    names = sorted(tables)
+    databases = sorted({quoted_column(name.partition(".")[0]) for name in names}) if needs_lock else []
+    return [
+        f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {account};",
+        *(f"GRANT LOCK TABLES ON {database}.* TO {account};" for database in databases),
+        *(f"GRANT SELECT ON {quoted(name)} TO {account};" for name in names),
+    ]
+
+
 def missing(mysql: MySQL, tables: Iterable[str], needs_lock: bool) -> dict[str, str]:
     """Privilege that the user lacks → statement that grants it. Privileges of its default roles count."""
     with mysql.cursor() as cursor:

@@ -11,7 +11,7 @@ from lakerelay.capture.connector import Connector
 from lakerelay.capture.source import SourceTable
 from lakerelay.columns import RESERVED
 from lakerelay.config import Settings
-from lakerelay.errors import LakerelayError, PreflightError
+from lakerelay.errors import LakerelayError, PreflightError, SourceError
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,17 @@ def preflight(settings: Settings) -> None:
     if failed := [check for check in checks if check.mend]:
         told = "\n".join(f"  {check.name}: {check.found}\n    {check.mend}" for check in failed)
         raise PreflightError(f"{len(failed)} of {len(checks)} checks failed:\n{told}\n", todo="Mend them, then trigger again.")
+
+
+def grants_needed(settings: Settings) -> list[str]:
+    """The statements that give `source.user` what it needs: for the tables named in the settings, and those of patterns that it can see already."""
+    names = {entry.name for entry in settings.tables if entry.name}
+    try:
+        with binlog.connect(settings) as mysql:
+            names |= {table.name for table in source.tables(mysql, settings)}
+    except SourceError as error:  # the account may not exist yet
+        log.warning("%s Tables of patterns are left out.", error.what)
+    return grants.needed(f"'{settings.source.user}'@'%'", names, needs_lock=settings.relay.locking == "brief")
 
 
 def run(settings: Settings) -> Iterator[Check]:

@@ -1,6 +1,7 @@
 """What a pipeline has done so far, readable from any host: one compacted Kafka topic, the newest record of each key counts."""
 
 import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
@@ -11,6 +12,7 @@ from pydantic import TypeAdapter
 
 from lakerelay.capture import topics
 from lakerelay.capture.binlog import Position
+from lakerelay.capture.commits import RECORD, CommitRecord
 from lakerelay.capture.reader import Reader
 from lakerelay.config import Settings
 from lakerelay.errors import ProgressError, WriterFencedError
@@ -208,7 +210,7 @@ class Progress:
         self._writing, self._reading = threading.Lock(), threading.Lock()
 
     def __enter__(self) -> Self:
-        topics.create(self._settings, {self._topic: topics.COMPACTED})
+        topics.create(self._settings, {self._topic: topics.COMPACTED} | ({topics.commits(self._settings): topics.SEVEN_DAYS} if self._role else {}))
         self._reader.__enter__()
         if self._role:
             try:
@@ -243,12 +245,14 @@ class Progress:
             stream=next((each for each in every if isinstance(each, StreamRecord)), None),
         )
 
-    def write(self, *records: Record) -> None:
-        """Append the records, and return when all in-sync replicas have them. Safe to call from several threads."""
+    def write(self, *records: Record, commits: Iterable[CommitRecord] = ()) -> None:
+        """Append the records, those of commits to a topic of their own, and return when all in-sync replicas have them. Safe to call from several threads."""
+        messages = [(self._topic, record.key, _RECORDS[record.kind].dump_json(record)) for record in records]
+        messages += [(topics.commits(self._settings), commit.table, RECORD.dump_json(commit)) for commit in commits]
         with self._writing:  # a transactional producer has one transaction at a time
-            self._send(records)
+            self._send(messages)
 
-    def _send(self, records: tuple[Record, ...]) -> None:
+    def _send(self, messages: Sequence[tuple[str, str, bytes]]) -> None:
         failed: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _: object) -> None:
@@ -258,10 +262,10 @@ class Progress:
         try:
             if self._role:
                 self._producer.begin_transaction()
-            for record in records:
+            for topic, key, value in messages:
                 # A transaction's end tells of its failures; a callback beside it is called with an exception of the client's own under way.
                 told = None if self._role else delivered
-                self._producer.produce(self._topic, key=record.key, value=_RECORDS[record.kind].dump_json(record), on_delivery=told)
+                self._producer.produce(topic, key=key, value=value, on_delivery=told)
             missing = self._producer.flush(self._timeout)
             if self._role:
                 self._producer.commit_transaction(self._timeout)

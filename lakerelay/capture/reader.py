@@ -11,12 +11,12 @@ from lakerelay.errors import ProgressError
 
 
 class Reader:
-    """Follows one topic from its first record, committed transactions only; a context manager."""
+    """Follows one topic from its record `start` on, committed transactions only; a context manager."""
 
-    def __init__(self, settings: Settings, topic: str, timeout: float = 30.0) -> None:
+    def __init__(self, settings: Settings, topic: str, timeout: float = 30.0, start: int = 0) -> None:
         self.topic, self._timeout = topic, timeout
         self._servers = settings.kafka.bootstrap_servers
-        self._next = 0  # offset of the first record not read yet
+        self._next = start  # offset of the first record not read yet
 
     def __enter__(self) -> Self:
         self._consumer = Consumer(

@@ -23,6 +23,10 @@ def progress(settings: Settings) -> str:
     return f"{settings.name}.progress"
 
 
+def commits(settings: Settings) -> str:
+    return f"{settings.name}.commits"
+
+
 def capture_prefix(settings: Settings) -> str:
     """The capture connector's topic.prefix; also the name of the topic with its schema changes."""
     return settings.name

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import pairwise
 from operator import or_
@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lakerelay.capture import topics
+from lakerelay.capture.commits import CommitRecord
 from lakerelay.capture.progress import TableRecord
 from lakerelay.columns import ADDED, KEY, OP, SEQ, SOFT_DELETED
 from lakerelay.config import Settings, Table
@@ -60,6 +61,7 @@ class Followed:
     sources: list[Source]
     commit: Commit
     columns: T.StructType
+    told: list[CommitRecord] = field(default_factory=list)  # commits that nobody has been told of yet
 
     def reached(self, source: Source) -> Reached:
         return self.commit.sources[source.name]
@@ -99,17 +101,19 @@ class Followed:
             if not bad:
                 raise self._malformed(error) from error
             facts = self._write(batch, counts, bad)
+        at, seconds, commit = time.time(), time.monotonic() - began, self.commit
+        did = {name: getattr(facts, name) for name in ("events", "inserts", "updates", "deletes", "quarantined")}
+        written = {"rows": commit.rows, "files": commit.files, "bytes": commit.bytes}
+        self.told.append(CommitRecord(self.table.name, commit.instant, at, seconds, at - facts.newest_at, **did, **written))
         log.info(
-            "batch=%s table=%s %s rows=%s files=%d bytes=%s seconds=%.1f delay_s=%.1f commit=%s",
+            "batch=%s table=%s %s %s seconds=%.1f delay_s=%.1f commit=%s",
             number,
             self.table.name,
             facts,
-            f"{self.commit.rows:,}",
-            self.commit.files,
-            f"{self.commit.bytes:,}",
-            time.monotonic() - began,
-            time.time() - facts.newest_at,
-            self.commit.instant,
+            " ".join(f"{name}={count:,}" for name, count in written.items()),
+            seconds,
+            at - facts.newest_at,
+            commit.instant,
         )
         return {name: self._waiting(name) for name in bad}
 

@@ -9,10 +9,9 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -57,7 +56,7 @@ def stream_changes(spark: SparkSession, settings: Settings, stop: threading.Even
             loads = _loads(settings, state)
             if not loads:
                 log.info("stream waiting reason='no table is loaded yet'")
-                _until(lambda: stop.is_set() or bool(_take_up(settings, progress, schema_topic.read(), pool) or _loads(settings, progress.read())))
+                _until(lambda: stop.is_set() or bool(_take_up(settings, progress, schema_topic.read(), pool) or _loads(settings, progress.read())), progress)
                 continue
             batches = _Batches(settings, schema_topic, progress, pool, _followed(spark, settings, progress))
             if requests := _requested(state):
@@ -67,7 +66,7 @@ def stream_changes(spark: SparkSession, settings: Settings, stop: threading.Even
                 while not (stop.is_set() or batches.over(query)):
                     progress_of_query(query, batches, progress)
                     watch.look()
-                    batches.say_so()
+                    batches.newest = _said(progress, batches.newest)
                     if os.getppid() != parent:
                         raise LakerelayError("The program that started this driver is gone.", safe="What is committed stands.", todo="Start the stream again.")
                     state = progress.read()
@@ -79,9 +78,19 @@ def stream_changes(spark: SparkSession, settings: Settings, stop: threading.Even
                 log.warning("stream starts anew reason='%s'", error)  # from what the newest commits say
 
 
-def _until(condition: Any) -> None:
+def _until(condition: Callable[[], bool], progress: Progress) -> None:
+    newest = StreamRecord(-1, 0.0, {})
     while not condition():
+        newest = _said(progress, newest)
         time.sleep(_POLL)
+
+
+def _said(progress: Progress, newest: StreamRecord) -> StreamRecord:
+    """Write now and then that this driver is there: one that was replaced is refused, also when there is nothing to commit."""
+    if time.time() > newest.written_at + _BEAT:
+        newest = replace(newest, written_at=time.time())
+        progress.write(newest)
+    return newest
 
 
 def _loading(settings: Settings, state: State) -> set[str]:
@@ -226,12 +235,6 @@ class _Batches:
         writer = records.writeStream.foreachBatch(self._apply).trigger(processingTime=f"{self._settings.stream.seconds_between_batches} seconds")
         return writer.option("checkpointLocation", tempfile.mkdtemp(prefix="lakerelay-checkpoint-")).start()
 
-    def say_so(self) -> None:
-        """That this driver is there, now and then: one that was replaced is refused, also when there is nothing to write."""
-        if time.time() > self.newest.written_at + _BEAT:
-            self.newest = replace(self.newest, written_at=time.time())
-            self._progress.write(self.newest)
-
     def over(self, query: StreamingQuery) -> bool:
         """Whether the query ends within a moment; `stop` says why."""
         try:
@@ -323,4 +326,5 @@ def progress_of_query(query: StreamingQuery, batches: _Batches, progress: Progre
             captured_at = each.commit.facts.newest_at if each.commit.facts else 0.0
             tables[table.name] = {"offset": end, "lag_events": latest - end, "commit": each.commit.instant, "captured_at": captured_at}
     batches.newest = StreamRecord(newest["batchId"], time.time(), tables)
-    progress.write(batches.newest)
+    told = [each.told.pop(0) for each in batches.followed for _ in range(len(each.told))]
+    progress.write(batches.newest, commits=sorted(told, key=lambda commit: commit.at))

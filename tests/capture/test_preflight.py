@@ -4,13 +4,18 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import pymysql
 import pytest
 
 from lakerelay import config
-from lakerelay.capture import preflight
+from lakerelay.capture import binlog, bodies, preflight
 from lakerelay.capture.binlog import Server
+from lakerelay.capture.connector import Connector
 from lakerelay.capture.grants import parsed
+from lakerelay.capture.plan import plan_relays
+from lakerelay.capture.position import fix_position
 from lakerelay.capture.preflight import Check
+from lakerelay.capture.relay import scan_relay
 from lakerelay.capture.source import Column, SourceTable
 from lakerelay.config import Settings
 from lakerelay.errors import PreflightError
@@ -195,3 +200,25 @@ def test_a_table_that_cannot_be_brought_is_named(table: tuple[str, ...], entry: 
     assert found in check.found
     assert mend in check.mend
     assert bool(check.mend) == bool(mend)
+
+
+def test_an_account_with_the_grants_that_are_printed_suffices(source: Source, fill: Fill) -> None:
+    """For preflight, capture and a relay with a lock, of one table of two."""
+    fill("t", 5)
+    fill("other", 5)
+    settings = source.settings({"name": f"{source.name}.t"}, source={"user": "lean"})
+    account = "'lean'@'%'"
+    source.run(f"DROP USER IF EXISTS {account}", f"CREATE USER {account} IDENTIFIED WITH mysql_native_password BY '{config.source_password()}'")
+    try:
+        source.run(*preflight.grants_needed(settings))
+        preflight.preflight(settings)
+        fix_position(settings)
+        (relay,) = plan_relays(settings, [], run="one", replace=False)
+        assert scan_relay(settings, relay).rows == {f"{source.name}.t": 5}
+        with binlog.connect(settings) as connection, connection.cursor() as cursor:
+            for statement in (f"SELECT * FROM {source.name}.other", f"DELETE FROM {source.name}.t"):
+                with pytest.raises(pymysql.MySQLError, match="command denied"):
+                    cursor.execute(statement)
+    finally:
+        Connector(settings, bodies.capture_name(settings)).delete()
+        source.run(f"DROP USER {account}")

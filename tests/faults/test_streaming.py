@@ -5,6 +5,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from lakerelay.capture.bodies import capture_name
 from lakerelay.capture.connector import Connector
 from lakerelay.capture.position import fix_position
 from lakerelay.errors import SourceError
+from lakerelay.lake import store
 from tests.faults.conftest import TABLES, Faulty
 
 Seen = Callable[[str, object], None]
@@ -29,6 +31,11 @@ def _capture(faulty: Faulty) -> Connector:
 
 def _topic(faulty: Faulty, name: str) -> str:
     return topics.data(topics.capture_prefix(faulty.settings), f"{faulty.name}.{name}")
+
+
+def _instant() -> str:
+    """Now, as Hudi names instants."""
+    return f"{datetime.now(UTC):%Y%m%d%H%M%S%f}"[:17]
 
 
 def _records(faulty: Faulty, topic: str) -> list[tuple[Any, Any]]:
@@ -314,6 +321,21 @@ def test_changes_come_again_in_another_order(faulty: Faulty, record_property: Se
         producer.produce(topic, key=key, value=value)
     assert producer.flush(30) == 0
     record_property("seen", f"{len(records[:2000])} records; {faulty.require_whole()}")
+
+
+@pytest.mark.fault("F-48", "loading", "a table that is streamed and written to is loaded again", "read whole all the time; the other's stream goes on")
+def test_a_table_is_loaded_again_while_it_is_streamed(faulty: Faulty, record_property: Seen) -> None:
+    mor = store.lake_table(faulty.settings, f"{faulty.name}.mor", ("id",))
+    faulty.driver.until("batch=1 ")
+    before = faulty.state().tables[f"{faulty.name}.cow"].load
+    began, reads = _instant(), faulty.reader.reads
+    faulty.full_load("cow", replace=True)
+    ended = _instant()
+    during = [commit for commit in store.commits(faulty.spark, mor) if commit.facts and began < commit.instant < ended]
+    assert during
+    assert faulty.reader.reads > reads
+    assert faulty.state().tables[f"{faulty.name}.cow"].load != before
+    record_property("seen", f"{len(during)} commits of the other meanwhile; {faulty.require_whole()}")
 
 
 @pytest.mark.fault("F-45", "streaming", "a table is taken out of the settings, changed, and put back", "its changes wait, and are applied")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -13,10 +14,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from prometheus_client import CollectorRegistry
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from lakerelay.capture import topics
+from lakerelay.capture.commits import read as read_commits
+from lakerelay.capture.metrics import PipelineCollector
 from lakerelay.capture.plan import plan_relays
 from lakerelay.capture.position import fix_position
 from lakerelay.capture.relay import scan_relay
@@ -26,6 +30,7 @@ from lakerelay.lake import decode, load, quarantine, schema, store
 from lakerelay.lake.store import Commit
 from tests.integration.pipeline import Pipeline
 
+PROJECT = Path(__file__).parents[2]
 TABLES = {
     "stops": {},
     "aside": {"on_bad_record": "quarantine"},
@@ -101,9 +106,16 @@ def facts(pipeline: Pipeline, table: str) -> tuple[Counter[str], list[Commit]]:
 @pytest.mark.parametrize("table", ["mor", "cow", "counted_log"])
 def test_commits_say_what_became_of_each_record(pipeline: Pipeline, table: str) -> None:
     """One that stands before the load is counted too, and not applied."""
-    began = time.time()
-    pipeline.run(f"INSERT INTO {table} VALUES (3, 3), (4, 4)", f"UPDATE {table} SET n = 10 WHERE id = 1", f"DELETE FROM {table} WHERE id = 2")
-    pipeline.wait()
+    began, registry, name = time.time(), CollectorRegistry(), f"{pipeline.name}.{table}"
+    with PipelineCollector(pipeline.settings, registry):
+        pipeline.run(f"INSERT INTO {table} VALUES (3, 3), (4, 4)", f"UPDATE {table} SET n = 10 WHERE id = 1", f"DELETE FROM {table} WHERE id = 2")
+        pipeline.wait()
+        assert registry.get_sample_value("lakerelay_events_total", {"table": name, "operation": "inserts"}) == 2
+        assert registry.get_sample_value("lakerelay_table_phase", {"table": name, "phase": "streaming"}) == 1
+        assert registry.get_sample_value("lakerelay_connector_up", {"connector": f"{pipeline.name}-capture"}) == 1
+        assert registry.get_sample_value("lakerelay_lag_events", {"table": name}) == 0
+        documented = set(re.findall(r"`lakerelay_(\w+)", (PROJECT / "docs" / "monitoring.md").read_text()))
+        assert {metric.name.removeprefix("lakerelay_") for metric in registry.collect()} == {word.removesuffix("_total") for word in documented}
     event = newest(pipeline, table)
     send(
         pipeline, table, json.dumps({**event, "op": "d", "before": {"id": 1, "n": 1}, "source": event["source"] | {"file": "binlog.000001", "pos": 4}}).encode()
@@ -113,6 +125,11 @@ def test_commits_say_what_became_of_each_record(pipeline: Pipeline, table: str) 
     assert sums == {"events": 5, "inserts": 2, "updates": 1, "deletes": 1, "repeated": 1}
     assert sum(commit.rows for commit in commits) == 4
     assert all(commit.files and commit.bytes for commit in commits if commit.rows)
+    told = [commit for commit in read_commits(pipeline.settings, began) if commit.table == name]
+    assert [commit.instant for commit in reversed(told)] == [commit.instant for commit in commits]
+    assert sum(commit.events for commit in told) == 5
+    assert all(0 < commit.delay < 60 and commit.seconds > 0 for commit in told)
+    assert read_commits(pipeline.settings, time.time() + 60) == []
     assert began < max(commit.facts.newest_at for commit in commits if commit.facts) < time.time()
 
     pipeline.run(f"INSERT INTO {table} VALUES (5, 5)", f"TRUNCATE TABLE {table}", f"INSERT INTO {table} VALUES (6, 6)")

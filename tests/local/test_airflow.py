@@ -1,10 +1,12 @@
 """Airflow in the stack, through its API."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
@@ -31,6 +33,26 @@ def test_all_of_it_runs_and_listens_on_loopback_only(stack_of_airflow: Stack) ->
     processes = [each for server in servers for each in (psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True))]
     listening = {connection.laddr for each in processes for connection in each.net_connections("tcp") if connection.status == psutil.CONN_LISTEN}
     assert {(address.ip, address.port) for address in listening} == {("127.0.0.1", stack_of_airflow.local.airflow_port)}
+
+
+def test_the_page_is_for_whoever_is_logged_in(stack_of_airflow: Stack) -> None:
+    """It asks nobody but Airflow's own server."""
+    local = stack_of_airflow.local
+    ((user, password),) = json.loads(local_airflow.users_file(local).read_text()).items()
+    with httpx.Client(base_url=local_airflow.url(local), timeout=60) as client:
+        for path in ("", "status", "commits"):
+            assert client.get(f"/lakerelay/{path}").status_code == httpx.codes.UNAUTHORIZED
+        token = client.post("/auth/token", json={"username": user, "password": password}).json()["access_token"]
+        client.headers["Authorization"] = f"Bearer {token}"
+        page = client.get("/lakerelay/").text
+        assert "Lakerelay" in page
+        assert set(re.findall(r"https?://[^\"' ]+", page)) == {"http://www.w3.org/2000/svg"}
+        status = client.get("/lakerelay/status").json()
+        assert status["pipeline"] == stack_of_airflow.settings.name
+        assert "trouble" not in status
+        assert client.get("/lakerelay/commits?hours=1").json() == {"commits": []}
+        plugins = {plugin["name"]: plugin for plugin in client.get("/api/v2/plugins").json()["plugins"]}
+        assert [view["href"] for view in plugins["lakerelay"]["external_views"]] == ["/lakerelay/"]
 
 
 def test_no_secret_on_a_command_line(stack_of_airflow: Stack) -> None:
