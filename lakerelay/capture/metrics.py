@@ -1,15 +1,6 @@
 """What Prometheus is told: the status of a pipeline, and sums of what the stream's commits did since the exporter began.
 
-lakerelay_stream_up                           1 while a stream runs
-lakerelay_table_phase{table,phase}            1 for the phase of `TableStatus` that the table is in, 0 for the others
-lakerelay_lag_events, _lag_seconds{table}     how far the stream is behind Kafka
-lakerelay_relay_share{table}                  of a scan, between 0 and 1
-lakerelay_loaded_rows, _quarantined_records{table}
-lakerelay_table_equal{table}                  1 when the last verify_tables found it equal, 0 when not; nothing before the first
-lakerelay_connector_up{connector}             1 when connector and task run
-lakerelay_commits_total{table}, lakerelay_events_total{table,operation}, lakerelay_written_bytes_total{table}
-lakerelay_commit_seconds, lakerelay_delay_seconds{table}   histograms: of a commit's write, and from Kafka to the commit
-lakerelay_up                                  0 when Kafka or Connect cannot be asked
+docs/monitoring.md lists the metrics.
 """
 
 import threading

@@ -28,7 +28,7 @@ def upserts(arrivals: DataFrame, table: LakeTable, standing: DataFrame | None) -
         return partitioned(arrivals.drop(LEAVES), table.partition)
     if table.reads_standing:
         return _over(arrivals, table, standing)
-    return _marked(_newest(arrivals, [*table.key, PARTITION] if table.partition else table.key), table)
+    return _marked(_newest(arrivals, table.key, table.partition), table)
 
 
 def latest_per_key(changes: DataFrame, key: Sequence[str], partition: str | None, key_may_change: bool = False) -> DataFrame:
@@ -44,7 +44,7 @@ def latest_per_key(changes: DataFrame, key: Sequence[str], partition: str | None
     | 5    | c  |             | k=1 p=a v=1 |   | k=1 p=a v=1 _seq=6 deleted       |
     | 6    | u  | k=1 p=a v=1 | k=1 p=b v=2 |   | k=1 p=b v=2 _seq=6               |
     """
-    return _newest(_arrivals(changes, key, partition, key_may_change), [*key, PARTITION] if partition else key)
+    return _newest(_arrivals(changes, key, partition, key_may_change), key, partition)
 
 
 def brought_up(rows: DataFrame | None, newest: DataFrame, table: LakeTable) -> DataFrame:
@@ -137,9 +137,10 @@ def _joined(rows: DataFrame, others: DataFrame, key: Sequence[str], how: str, *m
     return rows.join(named, same, how).drop(*(f"_other_{number}" for number, _ in enumerate(key)))
 
 
-def _newest(arrivals: DataFrame, key: Sequence[str]) -> DataFrame:
+def _newest(arrivals: DataFrame, key: Sequence[str], partition: str | None) -> DataFrame:
+    place = [*key, PARTITION] if partition else key
     newest_first = (F.desc(SEQ), F.desc("_offset"), F.asc(LEAVES))
-    window = Window.partitionBy(*(F.col(f"`{column}`") for column in key)).orderBy(*newest_first)
+    window = Window.partitionBy(*(F.col(f"`{column}`") for column in place)).orderBy(*newest_first)
     ranked = arrivals.withColumn("_rank", F.row_number().over(window))
     return ranked.where("_rank = 1").drop("_rank", "_offset", OP, LEAVES)
 
@@ -154,7 +155,7 @@ def _over(arrivals: DataFrame, table: LakeTable, standing: DataFrame | None) -> 
 
     A change gives a value unless it is NULL. A row that was deleted and inserted again gets nothing from before.
     """
-    rows = _patched(arrivals, table.key) if table.kind == "patch" else _newest(arrivals, table.key).withColumn("_fresh", F.lit(True))
+    rows = _patched(arrivals, table.key) if table.kind == "patch" else _newest(arrivals, table.key, None).withColumn("_fresh", F.lit(True))
     names = [name for name in rows.columns if name not in (SEQ, DELETED, "_fresh")]
     if standing is None:
         return _marked(partitioned(rows.drop("_fresh"), table.partition), table)

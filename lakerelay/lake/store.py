@@ -180,18 +180,18 @@ def load(rows: DataFrame, table: LakeTable, commit: Commit, facts: Facts | None 
 
     A table that stands already is replaced as a whole; its readers see the old rows until the commit.
     """
-    stands = newest_commit(rows.sparkSession, table) is not None
+    standing = newest_commit(rows.sparkSession, table)
     # No row of before stays, so the columns may be any.
     columns = {"hoodie.datasource.write.schema.allow.auto.evolution.column.drop": "true", "hoodie.avro.schema.validate": "false"}
-    if stands:
-        return _write(rows, table, commit, facts, "insert_overwrite_table", "append", columns)
+    if standing:
+        return _write(rows, table, commit, facts, standing, "insert_overwrite_table", "append", columns)
     # By local time, commits would go backward where clocks are put back.
-    return _write(rows, table, commit, facts, "bulk_insert", "overwrite", columns | {"hoodie.table.timeline.timezone": "UTC"})
+    return _write(rows, table, commit, facts, standing, "bulk_insert", "overwrite", columns | {"hoodie.table.timeline.timezone": "UTC"})
 
 
 def upsert(rows: DataFrame, table: LakeTable, commit: Commit, facts: Facts | None = None) -> Commit:
     """Upsert and delete by key; a row older by `_seq` than the one that stands is ignored. `rows` as for `load`, one per key and partition."""
-    return _write(rows, table, commit, facts, "upsert", "append")
+    return _write(rows, table, commit, facts, newest_commit(rows.sparkSession, table), "upsert", "append")
 
 
 def columns(spark: SparkSession, table: LakeTable) -> T.StructType:
@@ -244,8 +244,16 @@ def _counted(metadata: Any) -> tuple[int, int, int]:
     return rows, metadata.fetchTotalFilesInsert() + metadata.fetchTotalFilesUpdated(), metadata.fetchTotalBytesWritten()
 
 
-def _write(rows: DataFrame, table: LakeTable, commit: Commit, facts: Facts | None, operation: str, mode: str, more: Mapping[str, str] | None = None) -> Commit:
-    standing = newest_commit(rows.sparkSession, table)
+def _write(
+    rows: DataFrame,
+    table: LakeTable,
+    commit: Commit,
+    facts: Facts | None,
+    standing: Commit | None,
+    operation: str,
+    mode: str,
+    more: Mapping[str, str] | None = None,
+) -> Commit:
     if commit.id:
         _require_newest(table, standing, commit)
     if standing:

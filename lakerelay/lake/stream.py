@@ -272,8 +272,8 @@ class _Batches:
         try:
             emptied = F.max(F.when(decode.is_truncate(), F.col("offset")))
             counts = [F.count("*").alias("events"), F.max("timestamp").alias("at"), F.max("offset").alias("last"), emptied.alias("emptied")]
-            # Only where there are several schemas to choose from: values as results make Spark sort all records.
             event = F.struct("value", "epoch")
+            # Only where there are several schemas to choose from: values as results make Spark sort all records.
             spans = any(source.has_history for each in self.followed for source in each.sources)
             counts += [F.min_by(event, "offset").alias("first_event"), F.max_by(event, "offset").alias("last_event")] if spans else []
             by_topic = {row["topic"]: row for row in batch.groupBy("topic").agg(*counts).collect()}

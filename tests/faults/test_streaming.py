@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from lakerelay.capture import topics
 from lakerelay.capture.bodies import capture_name
 from lakerelay.capture.connector import Connector
 from lakerelay.capture.position import fix_position
+from lakerelay.capture.reader import Reader
 from lakerelay.errors import SourceError
 from lakerelay.lake import store
 from tests.faults.conftest import TABLES, Faulty
@@ -40,14 +41,8 @@ def _instant() -> str:
 
 def _records(faulty: Faulty, topic: str) -> list[tuple[Any, Any]]:
     """Keys and values."""
-    consumer = Consumer({"bootstrap.servers": faulty.settings.kafka.bootstrap_servers, "group.id": faulty.name, "enable.auto.commit": False})
-    first, end = topics.bounds(faulty.settings, [topic])[topic]
-    consumer.assign([TopicPartition(topic, 0, first)])
-    records = []
-    while (message := consumer.poll(3)) is not None and message.offset() < end:
-        records.append((message.key(), message.value()))
-    consumer.close()
-    return records
+    with Reader(faulty.settings, topic) as reader:
+        return [(message.key(), message.value()) for message in reader.new()]
 
 
 @pytest.mark.fault("F-10", "streaming", "`kill -9` of the Kafka Connect worker, twice", "capture goes on where it was")
